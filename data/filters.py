@@ -1,0 +1,48 @@
+"""Filters over trajectories (arXiv:2606.24597 section 3.1.2): pure functions that return what is left and what went."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from agentworld.data.schema import Trajectory
+
+
+@dataclass(frozen=True)
+class FilterCount:
+    """Trajectories unless named turns; read = kept + too_short + duplicates."""
+
+    read: int
+    empty_action_turns: int
+    too_short: int
+    duplicates: int
+    kept: int
+
+
+def apply(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Trajectory], FilterCount]:
+    """Strip empty actions, then drop what is too short, then exact duplicates."""
+    stripped, empty_action_turns = strip_empty_actions(trajectories)
+    long_enough, too_short = drop_short(stripped, min_turns)
+    kept, duplicates = drop_duplicates(long_enough)
+    return kept, FilterCount(len(trajectories), empty_action_turns, too_short, duplicates, len(kept))
+
+
+def strip_empty_actions(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
+    """Take out turns whose action is blank; returns the trajectories, some maybe without turns, and the turns taken."""
+    kept = [replace(t, turns=[turn for turn in t.turns if turn.action.strip()]) for t in trajectories]
+    return kept, sum(len(t.turns) for t in trajectories) - sum(len(t.turns) for t in kept)
+
+
+def drop_short(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Trajectory], int]:
+    """Drop trajectories of fewer than `min_turns` turns; returns the rest and how many went."""
+    kept = [t for t in trajectories if len(t.turns) >= min_turns]
+    return kept, len(trajectories) - len(kept)
+
+
+def drop_duplicates(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
+    """Keep the first of trajectories with equal actions and observations, whatever their ids; and how many went."""
+    kept: dict[bytes, Trajectory] = {}
+    for trajectory in trajectories:
+        content = json.dumps([(turn.action, turn.observation) for turn in trajectory.turns])
+        kept.setdefault(hashlib.sha256(content.encode()).digest(), trajectory)
+    return list(kept.values()), len(trajectories) - len(kept)

@@ -1,0 +1,73 @@
+"""The report of a preparation as text: what a person should look at before training on it."""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+
+def format_report(report: dict[str, Any]) -> str:
+    """At most about 25 lines from the report of `prepare`."""
+    return "\n".join(_lines(report))
+
+
+def _lines(report: dict[str, Any]) -> Iterator[str]:
+    read, filters = report["read"], report["filters"]
+    yield (
+        f"trajectories  {read['read']} read, {read['rejected']} rejected; filters: {filters['too_short']} too short, "
+        f"{filters['duplicates']} duplicates, {filters['empty_action_turns']} turns without action; "
+        f"{filters['kept']} kept"
+    )
+    yield from (f"  rejected  {reason}" for reason in read["reasons"][:3])
+    pools = (f"{name} {pool['trajectories']} ({pool['turns']} turns)" for name, pool in report["pools"].items())
+    yield "pools         " + ", ".join(pools)
+    yield from _mask(report["mask"])
+    yield from _teacher(report["teacher"]["sft"])
+    yield f"rows          {'':12}  rows  fill  documents    tokens  trained  dropped documents, tokens  labels lost"
+    for name, row in report["rows"].items():
+        share = _percent(row["trained_tokens"], row["tokens"])
+        dropped = f"{row['dropped_documents']}, {row['dropped_tokens']}"
+        yield (
+            f"              {name:12} {row['rows']:5} {row['fill']:5.0%} {row['documents']:10} {row['tokens']:9} "
+            f"{share:>8} {dropped:>26} {row['labels_lost']:12}"
+        )
+    rl = report["rl"]
+    yield (
+        f"RL prompts    {rl['kept']} of {rl['given']} kept ({rl['too_long']} too long, {rl['unsayable']} hold the "
+        f"answer's tag), {rl['deterministic']} deterministic"
+    )
+    origin = "trained here" if report["tokenizer"]["trained"] else "of the model"
+    yield f"tokenizer     {report['tokenizer']['size']} tokens, {origin}"
+    yield f"prepared in   {report['seconds']['total']:.1f} s, sha256 {report['sha256'][:16]}"
+
+
+def _mask(mask: dict[str, Any]) -> Iterator[str]:
+    categories = {name: c for name, c in mask["categories"].items() if c["turns"]}
+    turns = sum(c["turns"] for c in categories.values())
+    characters = sum(c["characters"] for c in categories.values())
+    kept = sum(c["kept_turns"] for c in categories.values())
+    kept_characters = sum(c["kept_characters"] for c in categories.values())
+    effect = "" if mask["enabled"] else "off, every turn carries loss; on, it "
+    yield (
+        f"CPT loss mask {effect or 'on, '}keeps {_percent(kept, turns)} of {turns} turns, "
+        f"{_percent(kept_characters, characters)} of characters"
+    )
+    for name, c in categories.items():
+        yield (
+            f"              {name:12} {_percent(c['turns'], turns):>6} of turns, "
+            f"{_percent(c['kept_turns'], c['turns'])} of them kept"
+        )
+
+
+def _teacher(teacher: dict[str, Any]) -> Iterator[str]:
+    yield (
+        f"SFT teacher   answered {_percent(teacher['answered'], teacher['turns'])} of {teacher['turns']} turns, "
+        f"{_percent(teacher['correct'], teacher['answered'])} of them right; "
+        f"{teacher['samples']} of {teacher['trajectories']} trajectories give a sample"
+    )
+    families = (f"{name} {f['correct']}/{f['answered']}" for name, f in teacher["families"].items())
+    indent = " " * 14
+    yield from textwrap.wrap(", ".join(families), 120, initial_indent=indent, subsequent_indent=indent)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else "-"

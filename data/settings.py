@@ -1,0 +1,64 @@
+"""Settings of recording and preparation: plain dataclasses, composed into the recipe schema by
+`agentworld.train.config`.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class RecordSettings:
+    """`agentworld record terminal`, and what a run records when `data.trajectories` is empty."""
+
+    count: int = 1000  # trajectories
+    mix: str = "full"  # full | light (light: no Python, no git; starts no slow process)
+    min_turns: int = 4
+    max_turns: int = 8
+    workers: int = 0  # processes; 0 = two a core (each waits for its shell half of the time)
+    command_timeout: float = 5.0  # seconds one command may take before its session is dropped
+    max_output_chars: int = 4000  # a turn with a longer observation drops its session
+
+
+@dataclass
+class SplitSettings:
+    """Shares of the split groups that go to each pool; they must add up to 1."""
+
+    cpt: float = 0.55
+    sft: float = 0.2
+    rl: float = 0.2
+    eval: float = 0.05
+
+
+@dataclass
+class MaskSettings:
+    """The turn-level information-theoretic loss mask of CPT (arXiv:2606.24597 Table 3).
+
+    `keep` is the share of the turns of a category that carry loss; categories that are not named keep everything.
+    """
+
+    enabled: bool = True
+    keep: dict[str, float] = field(
+        default_factory=lambda: {
+            "retrieval": 1.0,
+            "expansion": 1.0,
+            "action": 1.0,
+            "transform": 0.5,
+            "boilerplate": 0.1,
+            "echo": 0.05,
+            "other": 1.0,
+        }
+    )
+
+
+@dataclass
+class DataSettings:
+    trajectories: list[str] = field(default_factory=list)  # JSONL files; empty = record
+    on_bad: str = "fail"  # fail | skip: a damaged line stops the run, or is counted and skipped
+    min_turns: int = 2  # shorter trajectories are dropped (arXiv:2606.24597 section 3.1.2)
+    prompt_set: str = "brief"  # folder under data/prompts with one template a domain and version
+    record: RecordSettings = field(default_factory=RecordSettings)
+    split: SplitSettings = field(default_factory=SplitSettings)
+    mask: MaskSettings = field(default_factory=MaskSettings)
+    tokenizer_vocab_size: int = 1024  # of the byte-level BPE trained when the model brings no tokenizer
+    cpt_row_tokens: int = 1024  # packed row of CPT; longer documents are split
+    sft_row_tokens: int = 1024  # packed row of SFT; longer samples are dropped and counted
+    rl_prompt_tokens: int = 1024  # longer RL prompts are dropped and counted

@@ -1,0 +1,220 @@
+"""The whole chain with real processes: the smoke recipe at a smaller size, stopped, damaged, resumed, on two ranks."""
+
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentworld.data.render import Renderer
+from agentworld.data.schema import read_jsonl
+from agentworld.data.system_prompts import system_prompt
+from agentworld.train import checkpoint
+from agentworld.train.compose import load_recipe, to_yaml
+from agentworld.train.launch import launch
+
+SMALL = [
+    "recipe=smoke", "data.record.count=70", "data.tokenizer_vocab_size=500", "data.cpt_row_tokens=512",
+    "data.split.cpt=0.4", "data.split.sft=0.25", "data.split.rl=0.2", "data.split.eval=0.15",
+    "model.architecture.hidden_size=64", "model.architecture.moe_intermediate_size=32",
+    "cpt.max_steps=12", "cpt.save_steps=3", "cpt.warmup_steps=2", "cpt.rows_per_device=2",
+    "sft.max_steps=3", "sft.save_steps=3", "sft.warmup_steps=2",
+    "rl.max_steps=4", "rl.save_steps=2", "rl.warmup_steps=1", "rl.prompts_per_rollout=2", "rl.num_generations=4",
+    "rl.mini_batches=2", "rl.completions_per_device=2", "rl.max_completion_tokens=8",
+    "eval.examples=4", "eval.reward_examples=2", "eval.max_new_tokens=8",
+]  # fmt: skip
+
+
+def start(root: Path, *overrides: str, **options) -> subprocess.Popen:
+    command = Path(sys.executable).with_name("agentworld")
+    arguments = [str(command), "train", *SMALL, f"run.root={root}", "run.name=chain", *overrides]
+    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
+
+
+def metrics(stage: Path) -> list[dict]:
+    return [json.loads(line) for line in (stage / "metrics.jsonl").read_text().splitlines()]
+
+
+def wait_for_step(stage: Path, step: int, process: subprocess.Popen, seconds: float = 180) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and process.poll() is None:
+        if (stage / "metrics.jsonl").exists() and any(row["step"] >= step for row in metrics(stage)):
+            return
+        time.sleep(0.02)
+    pytest.fail(f"step {step} was not reached: {process.communicate()[0][-3000:]}")
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory) -> dict:
+    """One run: stopped by SIGTERM in CPT, its newest checkpoint cut, then resumed to the end."""
+    root = tmp_path_factory.mktemp("chain")
+    run = root / "chain"
+    process = start(root)
+    wait_for_step(run / "cpt", 7, process)
+    process.send_signal(signal.SIGTERM)
+    stopped = process.communicate(timeout=120)[0]
+    whole = checkpoint.newest_checkpoint(run / "cpt" / "checkpoints", warn=pytest.fail)
+    found = {"root": root, "run": run, "stopped": (process.returncode, stopped), "whole": whole}
+    shard = max(whole.rglob("*.pt"), key=lambda path: path.stat().st_size)
+    os.truncate(shard, shard.stat().st_size - 1)
+    process = start(root, "resume=true")
+    found["resumed"] = (process.wait(timeout=400) or 0, process.stdout.read())
+    assert process.returncode == 0, found["resumed"][1][-4000:]
+    return found
+
+
+def test_a_signal_leaves_a_whole_checkpoint_and_says_how_to_go_on(chain) -> None:
+    code, text = chain["stopped"]
+    assert code == 3, text
+    assert 7 <= checkpoint.step_of(chain["whole"]) < 12
+    assert "resume=true" in text and "run.name=chain" in text
+
+
+def test_a_cut_checkpoint_is_skipped_with_a_warning_and_no_step_is_lost(chain) -> None:
+    text = chain["resumed"][1]
+    assert f"{chain['whole']}: skipped" in text and "instead of" in text
+    rows = metrics(chain["run"] / "cpt")
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert all(math.isfinite(row["loss"]) and math.isfinite(row["grad_norm"]) for row in rows)
+
+
+def test_the_report_is_complete(chain) -> None:
+    report = json.loads((chain["run"] / "report.json").read_text())
+    assert [entry["stage"] for entry in report["stages"]] == ["base", "cpt", "sft", "rl"]
+    assert [entry["steps"] for entry in report["stages"]] == [0, 12, 3, 4]
+    assert set(report["baselines"]) == {"copy_last_observation", "most_frequent_observation"}
+    for entry in report["stages"]:
+        assert entry["fidelity"]["n"] == 4
+        assert (entry["heldout_loss"] is not None) == (entry["stage"] in ("cpt", "sft"))
+        assert (entry["reward"] is not None) == (entry["stage"] in ("sft", "rl"))
+    text = chain["resumed"][1]
+    assert "exact" in text and "copy_last_observation" in text
+
+
+def test_each_stage_starts_fresh(chain) -> None:
+    """Fault 18: warm-up from zero in every stage, whatever the stage before ended with."""
+    run = chain["run"]
+    for stage, peak, warmup in (("cpt", 3e-3, 2), ("sft", 2e-3, 2), ("rl", 2e-4, 1)):
+        rows = metrics(run / stage)
+        assert rows[0]["step"] == 1
+        assert rows[0]["lr"] == pytest.approx(peak / warmup)
+    handoffs = {name: checkpoint.verify_handoff(run / name / "export") for name in ("base", "cpt", "sft", "rl")}
+    assert [handoffs[name]["step"] for name in handoffs] == [0, 12, 3, 4]
+    for child, parent in (("cpt", "base"), ("sft", "cpt"), ("rl", "sft")):
+        expected = checkpoint.sha256_file(run / parent / "export" / "handoff.json")
+        assert handoffs[child]["parent"]["sha256"] == expected
+
+
+def test_the_export_loads_elsewhere(chain) -> None:
+    """Fault 21: nothing missing or unexpected, no trace of parts that are absent, and generation stops by itself."""
+    path = str(chain["run"] / "rl" / "export")
+    model, info = AutoModelForCausalLM.from_pretrained(path, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
+    assert type(model).__name__ == "Qwen3_5MoeForCausalLM"
+    config = json.loads((chain["run"] / "rl" / "export" / "config.json").read_text())
+    assert "vision_config" not in config and config["architectures"] == ["Qwen3_5MoeForCausalLM"]
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") == config["eos_token_id"] == tokenizer.eos_token_id
+    assert tokenizer.pad_token_id != tokenizer.eos_token_id
+
+
+def test_training_rollout_and_evaluation_see_the_same_history(chain) -> None:
+    """Fault 12: the prompt ids that RL trains on are those of the one renderer, for the turn that the key names."""
+    run = chain["run"]
+    from datasets import Dataset
+
+    renderer = Renderer(AutoTokenizer.from_pretrained(str(run / "data" / "tokenizer")))
+    pool = {trajectory.id: trajectory for trajectory in read_jsonl(run / "data" / "rl.jsonl")}
+    prompts = Dataset.from_parquet(str(run / "data" / "prompts" / "rl.parquet"), cache_dir=str(run / "cache"))
+    recipe = load_recipe(run)
+    for row in prompts:
+        name, _, turn = row["prompt"].rpartition("#")
+        trajectory = pool[name]
+        system = system_prompt(trajectory, "v0", recipe.data.prompt_set)
+        assert row["prompt_ids"] == renderer.prompt(system, trajectory.turns, int(turn))
+        trained = renderer.conversation(system, trajectory.turns, [True] * len(trajectory.turns))
+        assert trained.input_ids[: len(row["prompt_ids"])] == row["prompt_ids"]
+    completions = [json.loads(line) for path in sorted((run / "rl" / "completions").glob("*.jsonl")) for line in
+                   path.read_text().splitlines()]  # fmt: skip
+    assert len(completions) == 2 * 2 * 4  # two rollouts of 2 prompts x 4 samples
+    truths = {row["prompt"]: row["observation"] for row in prompts}
+    assert all(row["truth"] == truths[row["prompt"]] and row["reason"] for row in completions)
+
+
+def test_a_finished_run_is_not_done_again(chain) -> None:
+    before = (chain["run"] / "rl" / "export" / "handoff.json").stat().st_mtime_ns
+    process = start(chain["root"], "resume=true")
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and text.count("done before") == 8
+    assert (chain["run"] / "rl" / "export" / "handoff.json").stat().st_mtime_ns == before
+
+
+def test_a_cut_handoff_stops_the_next_stage(chain, tmp_path) -> None:
+    root = tmp_path / "runs"
+    shutil.copytree(chain["run"], root / "chain")
+    shard = next((root / "chain" / "cpt" / "export").glob("*.safetensors"))
+    os.truncate(shard, shard.stat().st_size - 10)
+    shutil.rmtree(root / "chain" / "sft")
+    process = start(root, "resume=true", "stage=sft")
+    text = process.communicate(timeout=60)[0]
+    assert process.returncode == 1 and str(shard) in text and "cut or altered" in text
+    assert not (root / "chain" / "sft" / "export").exists()
+
+
+def reopened(chain, tmp_path: Path, name: str, drop: str, **changes: dict) -> Path:
+    """A copy of the run without stage `drop` and with other settings, for a worker to run again."""
+    run = tmp_path / name
+    shutil.copytree(chain["run"], run, ignore=shutil.ignore_patterns("checkpoints"))
+    shutil.rmtree(run / drop)
+    (run / drop).mkdir()
+    config = load_recipe(run)
+    for section, values in changes.items():
+        for key, value in values.items():
+            setattr(getattr(config, section), key, value)
+    (run / "recipe.yaml").write_text(to_yaml(config))
+    return run
+
+
+def work(run: Path, stage: str, ranks: int) -> None:
+    outcome = launch(["-m", "agentworld.train.worker", str(run), stage], ranks, run / stage, {"DS_ACCELERATOR": "cpu"})
+    log = run / stage / "rank1.log"
+    assert outcome.code == 0, log.read_text() if log.exists() else outcome
+
+
+def test_two_ranks_take_the_same_cpt_step_as_one(chain, tmp_path) -> None:
+    rows = {}
+    for ranks in (1, 2):
+        settings = {"max_steps": 1, "warmup_steps": 0, "rows_per_device": 2 // ranks, "router_aux_loss_coef": 0.0}
+        run = reopened(chain, tmp_path, f"cpt-{ranks}", "cpt", cpt=settings)
+        work(run, "cpt", ranks)
+        rows[ranks] = metrics(run / "cpt")[0]
+        rows[ranks]["weights"] = AutoModelForCausalLM.from_pretrained(str(run / "cpt" / "export")).state_dict()
+        rows[ranks]["held_out"] = json.loads((run / "cpt" / "training.json").read_text())["heldout_loss"]
+    assert rows[2]["loss"] == pytest.approx(rows[1]["loss"], abs=1e-5)
+    assert rows[2]["grad_norm"] == pytest.approx(rows[1]["grad_norm"], rel=1e-4)
+    assert rows[2]["held_out"] == pytest.approx(rows[1]["held_out"], abs=1e-3)
+    drift = max((rows[2]["weights"][name] - w).abs().max().item() for name, w in rows[1]["weights"].items())
+    assert drift < 2 * 3e-3, "one AdamW step moves a weight by the learning rate at most"
+
+
+def test_two_ranks_take_an_rl_step(chain, tmp_path) -> None:
+    run = reopened(chain, tmp_path, "rl-2", "rl", rl={"max_steps": 2, "completions_per_device": 2})
+    work(run, "rl", 2)
+    steps = metrics(run / "rl")
+    assert [row["step"] for row in steps] == [1, 2] and all(math.isfinite(row["loss"]) for row in steps)
+    rollouts = [
+        [json.loads(line) for line in (run / "rl" / "completions" / f"step_00000_rank_{rank}.jsonl").read_text().splitlines()]
+        for rank in range(2)
+    ]  # fmt: skip
+    keys = [row["prompt"] for rank in rollouts for row in rank]
+    assert len(keys) == 8 and {keys.count(key) for key in keys} == {4}, "whole groups of 4 over both ranks"
+    weights = AutoModelForCausalLM.from_pretrained(str(run / "rl" / "export")).state_dict()
+    assert all(torch.isfinite(tensor).all() for tensor in weights.values())

@@ -1,0 +1,157 @@
+"""Composition of recipes: what is refused, in which words, and that nothing heavy is imported on the way."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from agentworld.data.errors import RequestError
+from agentworld.train.compose import compose, load_recipe, to_yaml
+from agentworld.train.config import Config
+from agentworld.train.contradictions import validate, validate_processes
+
+SMOKE = "recipe=smoke"
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(RequestError) as caught:
+        compose([SMOKE, *overrides])
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_groups_and_keys_override_the_recipe():
+    config = compose(
+        [SMOKE, "engine=zero2", "engine.expert_parallel=2", "nproc=2", "cpt.max_steps=30", "rl.epsilon=1e-4"]
+    )
+    assert (config.engine.zero_stage, config.engine.expert_parallel, config.cpt.max_steps) == (2, 2, 30)
+    assert config.rl.epsilon == 1e-4
+    assert config.recipe == "smoke"
+    assert config.sft.max_steps == compose([SMOKE]).sft.max_steps != Config().sft.max_steps
+
+
+def test_a_missing_or_unknown_recipe_lists_the_recipes():
+    with pytest.raises(RequestError, match="recipe=smoke"):
+        compose(["seed=1"])
+    with pytest.raises(RequestError, match=r"unknown recipe 'smok'; did you mean smoke\?; available: .*smoke"):
+        compose(["recipe=smok"])
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("cpt.learning_rte=1e-3", "unknown key cpt.learning_rte; did you mean cpt.learning_rate?"),
+        ("rum.name=x", "unknown key rum.name; did you mean run.name?"),
+        ("data.mask.keep.ehco=0.5", "unknown key data.mask.keep.ehco; did you mean data.mask.keep.echo?"),
+        ("max_steps=3", "cpt.max_steps or sft.max_steps or rl.max_steps"),
+        ("cpt={max_stps:3}", "max_stps"),
+        ("hydra.run.dir=x", "unknown key hydra.run.dir"),
+        ("engine=zero4", "unknown engine 'zero4'"),
+        ("engine=zero4", "available: zero1, zero2, zero3"),
+        ("cpt.max_steps=abc", "cpt.max_steps: expected an integer, found 'abc'"),
+        ("cpt.max_steps=1.5", "cpt.max_steps: expected an integer, found '1.5'"),
+        ("cpt.learning_rate=fast", "cpt.learning_rate: expected a number, found 'fast'"),
+        ("resume=perhaps", "resume: expected true or false, found 'perhaps'"),
+        ("seed=null", "seed: expected an integer, found 'null'"),
+        ("data.trajectories=my.jsonl", "data.trajectories=[my.jsonl]"),
+        ("cpt=3", "cpt is a section"),
+        ("+new.key=1", "cannot be added"),
+        ("++seed=1", "cannot be added"),
+        ("~seed", "cannot be added or removed"),
+        ("seed=1,2", "sweeps are not supported"),
+        ("engine@other=zero1", "packages cannot be overridden"),
+        ("seed", "no key=value override"),
+        ("run.root=${oc.env:AGENTWORLD_NO_SUCH_VARIABLE}", "AGENTWORLD_NO_SUCH_VARIABLE"),
+    ],
+)
+def test_a_wrong_override_is_named_with_the_way_out(override, said):
+    assert said in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["resume=true", "overwrite=true", "run.name=a"], ["resume", "overwrite"]),
+        (["resume=true"], ["run.name"]),
+        (["run.name=a/b"], ["run.name", "run.root"]),
+        (["run.name=.."], ["run.name"]),
+        (["stage=stf"], ["stage", "stage=sft"]),
+        (["stage=rl"], ["sft", "run.name", "model.path"]),
+        (["stage=eval"], ["run.name"]),
+        (["wandb.mode=of"], ["wandb.mode", "offline"]),
+        (["model.dtype=float16"], ["model.dtype=float16", "bfloat16"]),
+        (["data.on_bad=ignore"], ["data.on_bad", "fail, skip"]),
+        (["data.record.mix=ligth"], ["data.record.mix=light"]),
+        (["data.prompt_set=breif"], ["data.prompt_set=brief"]),
+        (["cpt.warmup_steps=601"], ["cpt.warmup_steps=601", "cpt.max_steps=600"]),
+        (["sft.max_steps=0"], ["sft.max_steps", "greater than 0"]),
+        (["rl.learning_rate=-1e-4"], ["rl.learning_rate", "greater than 0"]),
+        (["cpt.learning_rate=nan"], ["cpt.learning_rate", "finite"]),
+        (["rl.save_total_limit=1"], ["rl.save_total_limit=1", "at least 2"]),
+        (["rl.num_generations=1"], ["rl.num_generations=1", "at least 2"]),
+        (["rl.mini_batches=3"], ["rl.prompts_per_rollout", "64", "rl.mini_batches=3"]),
+        (["rl.epsilon=0.5"], ["rl.epsilon=0.5", "rl.epsilon_high"]),
+        (["rl.temperature=0"], ["rl.temperature"]),
+        (["data.split.cpt=0.6"], ["data.split.cpt", "1.05"]),
+        (["data.split.cpt=0.61", "data.split.eval=0"], ["data.split.eval"]),
+        (["data.record.min_turns=9"], ["data.record.min_turns=9", "data.record.max_turns=6"]),
+        (["data.min_turns=7"], ["data.min_turns=7", "data.record.max_turns=6"]),
+        (["data.mask.keep.echo=1.5"], ["data.mask.keep.echo"]),
+        (["data.tokenizer_vocab_size=200"], ["data.tokenizer_vocab_size=200"]),
+        (["eval.reward_draws=3"], ["eval.reward_draws=3", "at least 4"]),
+        (["engine.expert_parallel=3", "nproc=3"], ["engine.expert_parallel=3", "model.architecture.num_experts=8"]),
+        (["engine.expert_parallel=2"], ["engine.expert_parallel=2", "nproc=2"]),
+        (["nproc=-1"], ["nproc"]),
+    ],
+)
+def test_a_contradiction_names_its_keys(overrides, said):
+    text = refusal(*overrides)
+    for part in said:
+        assert part in text, text
+
+
+def test_processes_must_divide_the_rl_mini_batch_and_the_advice_works():
+    config = compose([SMOKE, "nproc=2"])  # 16 completions a mini-batch, 16 a device: one process only
+    with pytest.raises(RequestError, match=r"rl\.completions_per_device=8"):
+        validate_processes(config, 2)
+    validate_processes(compose([SMOKE, "nproc=2", "rl.completions_per_device=8"]), 2)
+    validate_processes(replace(config, stage="cpt"), 2)
+
+
+def test_the_schema_defaults_do_not_contradict_each_other():
+    validate(Config())
+
+
+@pytest.mark.parametrize("path", ["/tmp/a b=c", "it's", "back\\slash\\", "x\\'y", "1e5", "null", "[a]", "a,b"])
+def test_a_text_reaches_the_config_as_it_was_typed(path):
+    assert compose([SMOKE, f"run.root={path}"]).run.root == path
+
+
+def test_a_resolved_recipe_reads_back_equal(tmp_path):
+    config = compose([SMOKE, "data.trajectories=[a.jsonl,b.jsonl]", "run.name=1e5", "data.mask.keep.echo=0.25"])
+    (tmp_path / "recipe.yaml").write_text(to_yaml(config))
+    assert load_recipe(tmp_path) == config
+
+
+def test_a_folder_without_a_readable_recipe_is_no_run(tmp_path):
+    with pytest.raises(RequestError, match="not a run directory"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("cpt:\n  unknown: 1\n")
+    with pytest.raises(RequestError, match=r"recipe\.yaml: .*unknown"):
+        load_recipe(tmp_path)
+
+
+def test_composing_imports_no_torch_and_writes_nothing(tmp_path):
+    code = (
+        "import sys\n"
+        "from agentworld.train import cli\n"
+        "from agentworld.train.compose import compose\n"
+        "compose(['recipe=smoke'])\n"
+        "assert cli.main(['train', 'recipe=smoke', 'cpt.max_steps=x']) == 2\n"
+        "print([name for name in ('torch', 'transformers', 'trl', 'deepspeed') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert list(tmp_path.iterdir()) == []  # Hydra's outputs/ above all

@@ -1,0 +1,57 @@
+"""Filters drop what they name, keep the rest as it was, and count."""
+
+from agentworld.data import filters
+from agentworld.data.schema import System, Trajectory, Turn
+
+
+def trajectory(name: str, *pairs: tuple[str, str]) -> Trajectory:
+    turns = [Turn(action, observation, {"n": i}) for i, (action, observation) in enumerate(pairs)]
+    return Trajectory(name, "terminal", "test", name, System("task", "actions"), turns)
+
+
+A, B, C = ("ls", "x"), ("pwd", "/"), ("id", "")
+
+
+def test_turns_without_an_action_are_stripped_and_the_others_stay():
+    given = [trajectory("a", A, ("", "noise"), B), trajectory("b", (" \n\t", "noise")), trajectory("c", C)]
+    kept, stripped = filters.strip_empty_actions(given)
+    assert stripped == 2
+    assert [[(turn.action, turn.meta["n"]) for turn in t.turns] for t in kept] == [
+        [("ls", 0), ("pwd", 2)],
+        [],
+        [("id", 0)],
+    ]
+    assert len(given[0].turns) == 3  # the input is untouched
+
+
+def test_short_trajectories_are_dropped():
+    given = [trajectory("a", A), trajectory("b", A, B), trajectory("c", A, B, C)]
+    kept, dropped = filters.drop_short(given, 2)
+    assert ([t.id for t in kept], dropped) == (["b", "c"], 1)
+
+
+def test_only_exact_duplicates_are_dropped_and_the_first_stays():
+    given = [
+        trajectory("a", A, B),
+        trajectory("b", B, A),
+        trajectory("c", A, B),
+        trajectory("d", A, B, C),
+        trajectory("e", A, ("pwd", "/ ")),
+        trajectory("f", ("lsx", ""), B),  # the same characters, cut elsewhere
+    ]
+    kept, dropped = filters.drop_duplicates(given)
+    assert ([t.id for t in kept], dropped) == (["a", "b", "d", "e", "f"], 1)
+    assert kept[0] is given[0]
+
+
+def test_filters_run_in_order_and_the_totals_add_up():
+    given = [
+        trajectory("a", A, ("", "?"), B),  # equal to b once stripped
+        trajectory("b", A, B),
+        trajectory("c", A, ("", "?")),  # too short once stripped
+        trajectory("d", B, C),
+    ]
+    kept, count = filters.apply(given, 2)
+    assert [t.id for t in kept] == ["a", "d"]
+    assert count == filters.FilterCount(read=4, empty_action_turns=2, too_short=1, duplicates=1, kept=2)
+    assert count.read == count.too_short + count.duplicates + count.kept

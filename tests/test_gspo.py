@@ -1,0 +1,142 @@
+"""The RL objective: TRL's GSPO loss against a naive loop, and a rollout that really is used off policy (fault 26)."""
+
+import math
+
+import pytest
+import torch
+from datasets import Dataset
+from trl import GRPOConfig
+
+from agentworld.data.tokenizer import train_tokenizer
+from agentworld.train import model
+from agentworld.train.config import ArchitectureSettings, ModelSettings
+from agentworld.train.trainers import GspoTrainer
+
+EPSILON, EPSILON_HIGH = 3e-4, 4e-4
+PROMPTS = {f"session-{i}#0": [5 + i, 9, 11, 12 + i] for i in range(8)}
+
+
+def made_trainer(tmp_path, seen: list | None = None, **arguments):
+    tokenizer = train_tokenizer(["echo apple\n", "cat a.txt\n"], 300)
+    architecture = ArchitectureSettings(
+        hidden_size=32, num_hidden_layers=2, full_attention_interval=2, num_experts=4, moe_intermediate_size=16,
+        shared_expert_intermediate_size=16,
+    )  # fmt: skip
+    policy = model.build(ModelSettings(dtype="float32", architecture=architecture), tokenizer, seed=0)
+
+    class Watched(GspoTrainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            if seen is not None:
+                seen.append((self.state.global_step, sequence_log_ratios(self, model, inputs)))
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def first_token(completion_ids, **columns) -> list[float]:
+        return [float(ids[0] % 7) for ids in completion_ids]
+
+    options = {
+        "output_dir": str(tmp_path), "per_device_train_batch_size": 4, "num_generations": 4, "steps_per_generation": 4,
+        "max_completion_length": 6, "max_steps": 8, "learning_rate": 1e-2, "importance_sampling_level": "sequence",
+        "loss_type": "grpo", "epsilon": EPSILON, "epsilon_high": EPSILON_HIGH, "beta": 0.0, "use_cpu": True,
+        "bf16": False, "report_to": [], "save_strategy": "no", "logging_steps": 1, "disable_tqdm": True,
+        "gradient_checkpointing": False, "router_aux_loss_coef": 0.0, "seed": 0,
+    }  # fmt: skip
+    return Watched(
+        model=policy,
+        reward_funcs=[first_token],
+        args=GRPOConfig(**(options | arguments)),
+        train_dataset=Dataset.from_list([{"prompt": key} for key in PROMPTS]),
+        processing_class=tokenizer,
+        prompt_ids=PROMPTS,
+    )
+
+
+@torch.no_grad()
+def sequence_log_ratios(trainer, policy, inputs) -> torch.Tensor:
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+    mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
+    new, *_ = trainer._get_per_token_logps_and_entropies(policy, ids, mask, inputs["completion_ids"].size(1))
+    completion = inputs["completion_mask"]
+    return ((new - inputs["old_per_token_logps"]) * completion).sum(1) / completion.sum(1)
+
+
+def naive_gspo_loss(policy, prompts, completions, old_log_probs, advantages) -> torch.Tensor:
+    """Equation 5 of arXiv:2507.18071, one sequence and one token at a time, without padding."""
+    losses = []
+    for prompt, completion, old, advantage in zip(prompts, completions, old_log_probs, advantages, strict=True):
+        logits = policy(torch.tensor([prompt + completion]), use_cache=False).logits[0]
+        total = torch.zeros(())
+        for t, token in enumerate(completion):
+            log_prob = torch.log_softmax(logits[len(prompt) + t - 1], dim=-1)[token]
+            total = total + log_prob - old[t]
+        ratio = torch.exp(total / len(completion))
+        clipped = min(max(ratio.item(), 1 - EPSILON), 1 + EPSILON_HIGH)
+        use_clipped = clipped * advantage < ratio.item() * advantage
+        losses.append(-(torch.tensor(clipped) if use_clipped else ratio) * advantage)
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize("lengths", [(1, 10, 60, 1000), (3, 3, 3, 3)])
+def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths) -> None:
+    trainer = made_trainer(tmp_path)
+    trainer.current_gradient_accumulation_steps = 1
+    policy = trainer.model.train()
+    draw = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(5, 250, (n,), generator=draw).tolist() for n in (4, 9, 2, 6)]
+    completions = [torch.randint(5, 250, (n,), generator=draw).tolist() for n in lengths]
+    advantages = [1.3, -0.7, -1.1, 0.5]
+    # Old log-probabilities near the new ones: ratios on both sides of both clips, and inside.
+    shifts = [1e-4, 1e-3, -1e-3, -2e-4]
+    old = []
+    with torch.no_grad():
+        for prompt, completion, shift in zip(prompts, completions, shifts, strict=True):
+            logits = policy(torch.tensor([prompt + completion]), use_cache=False).logits[0]
+            log_probs = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
+            old.append(log_probs[range(len(completion)), completion] + shift)
+    expected = naive_gspo_loss(policy, prompts, completions, old, advantages)
+    expected.backward()
+    gradients = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
+    policy.zero_grad()
+
+    widest_prompt, widest = max(map(len, prompts)), max(lengths)
+    loss = trainer._compute_loss(
+        policy,
+        {
+            "prompt_ids": torch.tensor([[0] * (widest_prompt - len(p)) + p for p in prompts]),
+            "prompt_mask": torch.tensor([[0] * (widest_prompt - len(p)) + [1] * len(p) for p in prompts]),
+            "completion_ids": torch.tensor([c + [0] * (widest - len(c)) for c in completions]),
+            "completion_mask": torch.tensor([[1] * len(c) + [0] * (widest - len(c)) for c in completions]),
+            "advantages": torch.tensor(advantages),
+            "old_per_token_logps": torch.stack([torch.nn.functional.pad(o, (0, widest - len(o))) for o in old]),
+            "num_items_in_batch": torch.tensor(sum(lengths)),
+        },
+    )
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), abs=2e-6)
+    for name, parameter in policy.named_parameters():
+        if name in gradients:
+            scale = gradients[name].abs().max().clamp(min=1e-7)
+            assert (parameter.grad - gradients[name]).abs().max() / scale < 5e-3, name
+
+
+def test_a_rollout_serves_four_steps_and_leaves_the_policy(tmp_path) -> None:
+    seen: list = []
+    trainer = made_trainer(tmp_path, seen)
+    trainer.train()
+    assert trainer.args.steps_per_generation == 4 * trainer.args.gradient_accumulation_steps
+    by_step = dict(seen)
+    assert sorted(by_step) == list(range(8))
+    for step, log_ratios in by_step.items():
+        if step % 4 == 0:
+            assert log_ratios.abs().max() < 1e-5, f"step {step} follows a new rollout: on policy"
+        else:
+            assert log_ratios.abs().max() > EPSILON, f"step {step} reuses a rollout: the ratio has left 1"
+    clipped = [
+        entry["clip_ratio/region_mean"] for entry in trainer.state.log_history if "clip_ratio/region_mean" in entry
+    ]
+    assert max(clipped) > 0 and all(math.isfinite(value) for value in clipped)
+
+
+def test_prompts_reach_the_model_as_rendered(tmp_path) -> None:
+    trainer = made_trainer(tmp_path)
+    ids, images, fields = trainer._tokenize_prompts(["session-3#0", "session-1#0"])
+    assert (ids, images, fields) == ([PROMPTS["session-3#0"], PROMPTS["session-1#0"]], None, {})

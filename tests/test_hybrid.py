@@ -1,0 +1,89 @@
+"""The reward of a completion, in closed form."""
+
+import json
+
+import pytest
+
+from agentworld.data.errors import RequestError
+from agentworld.data.render import Prediction
+from agentworld.rewards.hybrid import reward
+from agentworld.rewards.rubric import reference_scores
+from agentworld.rewards.settings import RewardSettings
+
+ACTION = json.dumps([{"keystrokes": "cat notes.txt\n", "duration": 0.1}])
+TRUTH = "cat notes.txt\napple river\nuser@box:~/dir$ "
+WRONG = "cat notes.txt\nquartz zebra\nuser@box:~/dir$ "
+SETTINGS = RewardSettings()
+
+
+def answer(text: str, ended: bool = True, tag_valid: bool = True) -> Prediction:
+    return Prediction(text=text, thinking="asks: read.", ended=ended, tag_valid=tag_valid)
+
+
+@pytest.mark.parametrize("deterministic", [True, False, None])
+def test_the_truth_earns_25_with_and_without_a_verifier(deterministic: bool | None) -> None:
+    got = reward(answer(TRUTH), TRUTH, ACTION, deterministic, SETTINGS)
+    assert got.total == pytest.approx(25.0)
+    assert got.rubric == pytest.approx(25.0)
+    assert got.rule == (25.0 if deterministic else None)
+
+
+def test_a_wrong_answer_in_closed_form() -> None:
+    scores = reference_scores(WRONG, TRUTH, ACTION)
+    with_rule = reward(answer(WRONG), TRUTH, ACTION, True, SETTINGS)
+    assert with_rule.scores == scores
+    assert with_rule.rule == 0.0
+    assert with_rule.total == pytest.approx(0.9 * 5 * scores.mean)
+    without = reward(answer(WRONG), TRUTH, ACTION, False, SETTINGS)
+    assert without.rule is None
+    assert without.total == without.rubric == pytest.approx(5 * scores.mean)
+
+
+def test_a_verdict_is_worth_2_5(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At equal rubric a flip of the verifier is 0.1 x 25 (recipe: 0.56 points of the mean at 4.5 a point)."""
+    yes = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS)
+    monkeypatch.setattr("agentworld.rewards.hybrid.exact_match", lambda prediction, reference: False)
+    no = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS)
+    assert yes.rubric == no.rubric
+    assert yes.total - no.total == pytest.approx(2.5)
+
+
+def test_the_weights_come_from_the_settings() -> None:
+    settings = RewardSettings(rubric_weight=0.5, rule_weight=0.5)
+    scores = reference_scores(WRONG, TRUTH, ACTION)
+    assert reward(answer(WRONG), TRUTH, ACTION, True, settings).total == pytest.approx(0.5 * 5 * scores.mean)
+
+
+@pytest.mark.parametrize("text", [TRUTH, WRONG, ""])
+def test_no_end_or_no_valid_tag_earns_nothing_and_says_why(text: str) -> None:
+    cut = reward(answer(text, ended=False), TRUTH, ACTION, True, SETTINGS)
+    assert (cut.total, cut.rubric, cut.rule, cut.scores) == (0.0, 0.0, None, None)
+    assert "end token" in cut.reason
+    untagged = reward(answer(text, tag_valid=False), TRUTH, ACTION, True, SETTINGS)
+    assert (untagged.total, untagged.rubric, untagged.rule, untagged.scores) == (0.0, 0.0, None, None)
+    assert "tag" in untagged.reason
+
+
+def test_an_empty_answer_in_a_valid_tag_earns_the_bottom_of_the_scale() -> None:
+    assert reward(answer(""), TRUTH, ACTION, False, SETTINGS).total == pytest.approx(5.0)
+    assert reward(answer(""), TRUTH, ACTION, True, SETTINGS).total == pytest.approx(4.5)
+
+
+def test_the_thinking_never_reaches_the_reward() -> None:
+    for thinking in (None, "", TRUTH, "perfect answer"):
+        got = reward(
+            Prediction(text=WRONG, thinking=thinking, ended=True, tag_valid=True), TRUTH, ACTION, True, SETTINGS
+        )
+        assert got == reward(answer(WRONG), TRUTH, ACTION, True, SETTINGS)
+
+
+def test_the_reason_names_the_numbers() -> None:
+    reason = reward(answer(WRONG), TRUTH, ACTION, True, SETTINGS).reason
+    for word in ("format", "factuality", "consistency", "realism", "quality", "rule 0", "differs"):
+        assert word in reason
+    assert "no verifier" in reward(answer(WRONG), TRUTH, ACTION, False, SETTINGS).reason
+
+
+def test_an_unknown_rubric_is_a_wrong_request() -> None:
+    with pytest.raises(RequestError, match=r"reward\.rubric=judge.*reference_scorer"):
+        reward(answer(TRUTH), TRUTH, ACTION, True, RewardSettings(rubric="judge"))

@@ -1,0 +1,230 @@
+"""The order of a run, what a second start skips, and how a stop or a failure ends it.
+
+The workers are replaced by a function that leaves behind what they would; the rest is the real pipeline.
+"""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from agentworld.data.errors import ContentError, RequestError
+from agentworld.train import checkpoint, pipeline
+from agentworld.train.compose import compose
+from agentworld.train.launch import Outcome
+
+ALL = ["base", "evaluate:base", "cpt", "evaluate:cpt", "sft", "evaluate:sft", "rl", "evaluate:rl"]
+
+
+class Workers:
+    """Stands where `launch` stood: writes the hand-off or the evaluation of a step and notes the step."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.steps: list[str] = []
+        self.ranks: dict[str, int] = {}
+        self.ending: dict[str, Outcome] = {}  # step -> how it ends instead of being done
+        self.prepared = 0
+
+    def launch(self, arguments, nproc, log_dir, environment) -> Outcome:
+        run_dir, step = Path(arguments[2]), arguments[3]
+        self.steps.append(step)
+        self.ranks[step] = nproc
+        assert environment == {"DS_ACCELERATOR": "cpu"}
+        if step in self.ending:
+            return self.ending[step]
+        stage = step.removeprefix("evaluate:")
+        export = run_dir / stage / "export"
+        if step == stage:
+            checkpoint.write_handoff(
+                export,
+                stage=stage,
+                step=1,
+                parent=None,
+                recipe_sha256="",
+                data_sha256=None,
+                tokenizer=self.root,
+                write_weights=lambda folder: (folder / "model.safetensors").write_bytes(b"weights"),
+            )
+        else:
+            handoff = export / "handoff.json"
+            content = {"handoff_sha256": checkpoint.sha256_file(handoff) if handoff.exists() else None}
+            (run_dir / stage).mkdir(exist_ok=True)
+            (run_dir / stage / "evaluation.json").write_text(json.dumps(content))
+        return Outcome(0)
+
+    def prepare(self, settings, seed, out, teacher, tokenizer, say) -> dict:
+        self.prepared += 1
+        out.mkdir()
+        (out / "manifest.json").write_text("{}")
+        return {}
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch) -> Workers:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    made = Workers(tmp_path)
+    monkeypatch.setattr(pipeline, "launch", made.launch)
+    monkeypatch.setattr(pipeline.prepare, "prepare", made.prepare)
+    monkeypatch.setattr(pipeline.prepare, "is_prepared", lambda out: (out / "manifest.json").exists())
+    monkeypatch.setattr(pipeline, "format_report", lambda report: "prepared")
+    monkeypatch.setattr(pipeline.report, "write", lambda run_dir: (run_dir / "report.json").write_text("{}"))
+    monkeypatch.setattr(pipeline.report, "render", lambda content: "the table")
+    return made
+
+
+def run(workers: Workers, *overrides: str) -> int:
+    given = ["recipe=smoke", "run.name=a", *overrides]
+    return pipeline.run(compose([*given, f"run.root={workers.root}/runs"]), given)
+
+
+def test_a_run_goes_through_its_stages_and_reports(workers, capsys):
+    assert run(workers) == 0
+    assert workers.steps == ALL
+    assert workers.prepared == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert [line for line in shown if line.startswith("[")] == [
+        "[1/8] base: a model with random weights",
+        "[2/8] evaluate base: 200 held-out turns",
+        "[3/8] cpt: 600 steps",
+        "[4/8] evaluate cpt: 200 held-out turns",
+        "[5/8] sft: 60 steps",
+        "[6/8] evaluate sft: 200 held-out turns",
+        "[7/8] rl: 60 steps",
+        "[8/8] evaluate rl: 200 held-out turns",
+    ]
+    assert shown[-1] == "the table"
+
+
+@pytest.mark.parametrize("stopped_in", ALL)
+def test_a_run_stopped_anywhere_continues_where_it_was(workers, stopped_in, capsys):
+    workers.ending[stopped_in] = Outcome(3)
+    assert run(workers) == 3
+    assert capsys.readouterr().out.endswith(
+        "stopped; continue with:\n  agentworld train recipe=smoke run.name=a resume=true\n"
+    )
+    workers.ending.clear()
+    workers.steps.clear()
+    assert run(workers, "resume=true") == 0
+    assert workers.steps == ALL[ALL.index(stopped_in) :]
+    assert workers.prepared == 1
+    workers.steps.clear()
+    assert run(workers, "resume=true") == 0  # nothing is left to do
+    assert workers.steps == []
+
+
+def test_the_printed_command_keeps_the_overrides(workers, capsys):
+    workers.ending["cpt"] = Outcome(3)
+    run(workers, "cpt.max_steps=30", "data.mask.keep={echo: 0.5}", "overwrite=true")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        last == "  agentworld train recipe=smoke cpt.max_steps=30 'data.mask.keep={echo: 0.5}' run.name=a resume=true"
+    )
+
+
+def test_an_interrupt_while_preparing_can_be_resumed(workers, monkeypatch, capsys):
+    def interrupted(*_):
+        signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline.prepare, "prepare", interrupted)
+        assert run(workers) == 3
+    assert "resume=true" in capsys.readouterr().out
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert run(workers, "resume=true") == 0
+
+
+def test_a_stop_file_ends_the_run_and_does_not_end_the_next_start(workers):
+    original = workers.launch
+
+    def and_ask_to_stop(arguments, *rest):
+        (workers.root / "runs" / "a" / "stop").write_text("")
+        return original(arguments, *rest)
+
+    pipeline.launch, kept = and_ask_to_stop, pipeline.launch
+    try:
+        assert run(workers) == 3
+    finally:
+        pipeline.launch = kept
+    assert workers.steps == ["base"]
+    assert run(workers, "resume=true") == 0
+    assert workers.steps == ALL
+
+
+def test_a_failed_stage_is_named_with_its_log(workers, capsys):
+    workers.ending["sft"] = Outcome(1, 1)
+    assert run(workers, "nproc=2", "rl.completions_per_device=8") == 1
+    assert workers.steps[-1] == "sft"
+    error = capsys.readouterr().err.splitlines()
+    assert error == [
+        f"agentworld: error: sft failed on rank 1; its error stands in {workers.root}/runs/a/sft/rank1.log"
+    ]
+    assert workers.ranks == {step: 1 if step == "base" else 2 for step in workers.steps}
+
+
+def test_a_wrong_request_found_by_a_worker_keeps_its_code(workers):
+    workers.ending["cpt"] = Outcome(2, 0)
+    assert run(workers) == 2
+
+
+def test_a_stage_alone(workers):
+    assert run(workers, "stage=data") == 0
+    assert workers.steps == []
+    assert run(workers, "stage=cpt", "resume=true") == 0
+    assert workers.steps == ALL[:4]
+    workers.steps.clear()
+    with pytest.raises(RequestError, match="exists"):
+        run(workers, "stage=sft")
+    assert run(workers, "stage=sft", "resume=true") == 0
+    assert workers.steps == ["sft", "evaluate:sft"]
+    workers.steps.clear()
+    assert run(workers, "stage=sft", "overwrite=true", "sft.max_steps=50") == 0
+    assert workers.steps == ["sft", "evaluate:sft"]
+    workers.steps.clear()
+    assert run(workers, "stage=eval", "resume=true", "sft.max_steps=50") == 0
+    assert workers.steps == ["evaluate:base", "evaluate:cpt", "evaluate:sft"]
+    assert workers.prepared == 1
+
+
+def test_a_missing_hand_off_before_a_stage_is_refused_before_anything_is_deleted(workers):
+    run(workers, "stage=cpt")
+    (workers.root / "runs" / "a" / "cpt" / "export" / "handoff.json").unlink()
+    kept = sorted((workers.root / "runs").rglob("*"))
+    with pytest.raises(RequestError, match=r"stage=sft needs the hand-off .*cpt/export.*stage=cpt first"):
+        run(workers, "stage=sft", "overwrite=true")
+    assert sorted((workers.root / "runs").rglob("*")) == kept
+
+
+@pytest.mark.parametrize("damage", ["cut", "missing", "altered"])
+def test_a_damaged_hand_off_is_refused_by_the_next_stage_and_by_resume(workers, damage):
+    run(workers, "stage=cpt")
+    weights = workers.root / "runs" / "a" / "cpt" / "export" / "model.safetensors"
+    if damage == "missing":
+        weights.unlink()
+    else:
+        weights.write_bytes(b"weight" if damage == "cut" else b"WEIGHTS")
+    workers.steps.clear()
+    for overrides in (["stage=sft", "overwrite=true"], ["stage=all", "resume=true"]):
+        with pytest.raises(ContentError, match=r"model\.safetensors"):
+            run(workers, *overrides)
+    assert workers.steps == []
+
+
+def test_a_given_model_is_evaluated_and_not_built(workers, tmp_path, monkeypatch):
+    model = tmp_path / "given"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    monkeypatch.setattr(pipeline, "load_tokenizer", lambda path: path)
+    assert run(workers, f"model.path={model}") == 0
+    assert workers.steps == ALL[1:]
+    workers.steps.clear()
+    assert run(workers, f"model.path={model}", "resume=true") == 0
+    assert workers.steps == []
+
+
+def test_a_stage_may_start_from_a_given_model(workers, tmp_path, monkeypatch):
+    (tmp_path / "config.json").write_text("{}")
+    monkeypatch.setattr(pipeline, "load_tokenizer", lambda path: path)
+    assert run(workers, f"model.path={tmp_path}", "stage=rl") == 0
+    assert workers.steps == ["rl", "evaluate:rl"]

@@ -1,0 +1,192 @@
+"""The `agentworld` command: one verb, one function; every error becomes one line and an exit code here.
+
+    0   done
+    1   content that cannot be used, or work that failed
+    2   a wrong request: arguments, keys, a missing or unwritable path, an existing run
+    3   stopped by a signal; `resume=true` continues (`train` only)
+    130 interrupted where there is nothing to continue (`record`, `report`)
+
+A traceback is printed only with AGENTWORLD_DEBUG=1. Heavy modules are imported inside the verb that needs them, so that
+`--help` and a mistyped key answer at once and torch is not loaded in the parent process.
+"""
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import NoReturn
+
+from agentworld.data.errors import ContentError, RequestError
+
+DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
+
+TRAIN_HELP = """\
+Runs a recipe from its data to its report: record or read trajectories, CPT, SFT, GSPO RL, an evaluation after each.
+Without recipe= the recipes are listed; every key of recipes/ can be set with key=value.
+
+example:
+  agentworld train recipe=smoke run.name=first
+  agentworld train recipe=smoke run.name=first resume=true       continue a stopped run
+  agentworld train recipe=smoke data.trajectories=[my.jsonl]     train on your own trajectories
+"""
+TRAIN_EPILOG = """\
+keys of every recipe:
+  stage=all|data|cpt|sft|rl|eval    one stage needs the hand-off before it, or model.path
+  run.name=NAME  run.root=runs      an existing run is refused without resume=true or overwrite=true
+  seed=0  nproc=0                   processes of this node; 0 = one a visible GPU, one on a CPU
+  model.path=DIRECTORY              a Hugging Face directory to start from; empty = the recipe's random model
+  cpt.* sft.* rl.*                  learning_rate, max_steps, save_steps, ...
+  engine=zero1|zero2|zero3  engine.expert_parallel=1  wandb.mode=offline|online|disabled
+
+exit codes: 0 done, 1 unusable content or failed work, 2 wrong request, 3 stopped by a signal (resume=true continues)
+"""
+RECORD_HELP = """\
+Runs real bash sessions from a seeded generator of commands and writes what the terminal answered, one trajectory a
+line.
+
+example:
+  agentworld record terminal --count 200 --seed 1 --out terminal.jsonl
+"""
+REPORT_HELP = """\
+Prints the table of a run (fidelity and reward after each stage, beside the baselines) and writes its report.json.
+
+example:
+  agentworld report runs/first
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one verb and return the exit code; `arguments` defaults to the command line."""
+    try:
+        options = _parser().parse_args(arguments)
+        return options.verb(options)
+    except BrokenPipeError:  # the reader of a pipe (`| head`) has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return _report_error("interrupted", INTERRUPTED)
+    except RequestError as error:
+        return _report_error(str(error), WRONG_REQUEST)
+    except ContentError as error:
+        return _report_error(str(error), FAILED)
+    except OSError as error:
+        if error.filename is None and error.strerror is None:
+            return _report_unexpected(error)
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _report_error(f"{where}{error.strerror}", WRONG_REQUEST)
+    except Exception as error:
+        return _report_unexpected(error)
+
+
+def train(options: argparse.Namespace) -> int:
+    from agentworld.train.compose import compose
+
+    config = compose(options.overrides)
+    from agentworld.train import pipeline
+
+    return pipeline.run(config, options.overrides)
+
+
+def record(options: argparse.Namespace) -> int:
+    from agentworld.data.record import terminal
+    from agentworld.data.settings import RecordSettings
+
+    settings = RecordSettings(
+        count=options.count,
+        mix=options.mix,
+        min_turns=options.min_turns,
+        max_turns=options.max_turns,
+        workers=options.workers,
+    )
+    if settings.min_turns > settings.max_turns:
+        raise RequestError(f"--min-turns {settings.min_turns} is more than --max-turns {settings.max_turns}")
+    if not options.out.absolute().parent.is_dir():
+        raise RequestError(f"--out {options.out}: the folder {options.out.absolute().parent} does not exist; make it")
+    counts = terminal.record(settings, options.seed, options.out, _say)
+    _say(f"{options.out}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    return DONE
+
+
+def report(options: argparse.Namespace) -> int:
+    from agentworld.train.report import render, write
+    from agentworld.train.screen import screen
+
+    screen().print(render(write(options.run_dir)))
+    return DONE
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose errors take the one way of all errors, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(f"{message}; see {self.prog} --help")
+
+
+def _parser() -> argparse.ArgumentParser:
+    layout = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(
+        prog="agentworld",
+        description="Trains language world models: CPT, SFT and GSPO RL from agent logs to a measured model.\n\n"
+        "example:\n  agentworld train recipe=smoke",
+        formatter_class=layout,
+    )
+    parser.add_argument("--version", action="version", version=f"agentworld {version('agentworld')}")
+    verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+    verb = verbs.add_parser(
+        "train", help="run a recipe", description=TRAIN_HELP, epilog=TRAIN_EPILOG, formatter_class=layout
+    )
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME and the keys to change")
+    verb.set_defaults(verb=train)
+
+    verb = verbs.add_parser(
+        "record", help="record interactions with an environment", description=RECORD_HELP, formatter_class=layout
+    )
+    verb.add_argument("environment", choices=("terminal",), help="what to interact with")
+    verb.add_argument("--count", type=_positive, required=True, help="trajectories to record")
+    verb.add_argument("--seed", type=int, default=0, help="same seed, same commands (default 0)")
+    verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
+    verb.add_argument(
+        "--mix", choices=("light", "full"), default="full", help="light: no Python, no git (default full)"
+    )
+    verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
+    verb.add_argument("--min-turns", type=_positive, default=4, help="of a trajectory (default 4)")
+    verb.add_argument("--max-turns", type=_positive, default=8, help="of a trajectory (default 8)")
+    verb.set_defaults(verb=record)
+
+    verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
+    verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
+    verb.set_defaults(verb=report)
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
+    return number
+
+
+_positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _report_error(text: str, code: int) -> int:
+    print(f"agentworld: error: {' '.join(text.split())}", file=sys.stderr)
+    if os.environ.get("AGENTWORLD_DEBUG") == "1":
+        traceback.print_exc()
+    return code
+
+
+def _report_unexpected(error: Exception) -> int:
+    return _report_error(f"{type(error).__name__}: {error} (AGENTWORLD_DEBUG=1 prints the traceback)", FAILED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

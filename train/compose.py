@@ -1,0 +1,194 @@
+"""From `recipes/` and the command line to one typed, checked `Config`. Imports no torch.
+
+Every override is checked against the schema before Hydra sees it, so that a mistake is answered with the key, what was
+expected and the nearest valid one. Hydra's compose API is used, never `@hydra.main`, so no `outputs/` appears.
+
+    RequestError    unknown recipe, key or option, wrong type, contradictory pair: one line, exit code 2
+"""
+
+import difflib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
+from agentworld.data.errors import RequestError
+from agentworld.train.config import Config
+from agentworld.train.contradictions import validate
+
+GROUPS = ("recipe", "model", "engine", "data", "reward")
+RECIPES = Path(str(files("agentworld.recipes")))
+
+ConfigStore.instance().store(name="schema", node=Config)
+
+
+def compose(overrides: Sequence[str]) -> Config:
+    """The checked configuration of `recipe=NAME key=value ...`.
+
+    Raises:
+        RequestError: naming the key and the nearest valid one, the expected type, or the two keys that contradict.
+    """
+    schema = OmegaConf.structured(Config)
+    checked = [_checked(override, schema) for override in overrides]
+    recipe = next((text.partition("=")[2] for text in reversed(checked) if text.startswith("recipe=")), None)
+    if recipe is None:
+        raise RequestError(f"no recipe given; add one of: {', '.join(f'recipe={name}' for name in options('recipe'))}")
+    try:
+        with initialize_config_dir(version_base="1.3", config_dir=str(RECIPES)):
+            composed = hydra_compose("agentworld", overrides=checked)
+        composed.recipe = recipe
+        config = OmegaConf.to_object(composed)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise RequestError(f"recipe {recipe}: {_one_line(error)}") from error
+    assert isinstance(config, Config)
+    config.run.root = _expanded(config.run.root)
+    config.model.path = _expanded(config.model.path)
+    config.data.trajectories = [_expanded(path) for path in config.data.trajectories]
+    validate(config)
+    return config
+
+
+def options(group: str) -> list[str]:
+    """The names that `group=NAME` takes: the files of `recipes/<group>/`."""
+    return sorted(path.stem for path in (RECIPES / group).glob("*.yaml"))
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved recipe as YAML, keys in the order of the schema."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config))
+
+
+def load_recipe(run_dir: str | Path) -> Config:
+    """The configuration that a run directory holds in `recipe.yaml`.
+
+    Raises:
+        RequestError: there is none, or it does not fit the schema of this version.
+    """
+    path = Path(run_dir) / "recipe.yaml"
+    try:
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.load(path)))
+    except FileNotFoundError:
+        raise RequestError(f"{path} does not exist; {run_dir} is not a run directory") from None
+    except (OSError, UnicodeDecodeError, YAMLError, OmegaConfBaseException) as error:
+        raise RequestError(f"{path}: {_one_line(error)}") from error
+    assert isinstance(config, Config)
+    return config
+
+
+def _expanded(path: str) -> str:
+    return str(Path(path).expanduser()) if path.startswith("~") else path
+
+
+def _checked(text: str, schema: DictConfig) -> str:
+    """One override in the form that Hydra takes, after checking its key and its value against the schema."""
+    if text.startswith(("+", "~")):
+        raise RequestError(f"{text}: keys are fixed by the schema and cannot be added or removed; write key=value")
+    key, equals, raw = text.partition("=")
+    if not equals:
+        raise RequestError(f"{text!r} is no key=value override; for example seed=1")
+    if "@" in key:
+        raise RequestError(f"{text}: packages cannot be overridden; write {key.partition('@')[0]}=NAME")
+    if key in GROUPS and not raw.startswith("{"):
+        return _checked_option(key, raw)
+    annotation = _annotation(key)
+    if annotation is str and not raw.startswith(("'", '"')) and "${" not in raw:
+        text = f"{key}={_quoted(raw)}"  # a path may hold =, ~ or spaces, and a run may be named 1e5
+    override = _parsed(text, key)
+    if override.is_sweep_override():
+        raise RequestError(f"{text}: sweeps are not supported; give one value, a list is written {key}=[a,b]")
+    _check_value(schema, key, raw, annotation, override.value())
+    return text
+
+
+def _checked_option(group: str, name: str) -> str:
+    known = options(group)
+    if name not in known:
+        raise RequestError(f"unknown {group} {name!r}{_nearest(name, known)}; available: {', '.join(known)}")
+    return f"{group}={name}"
+
+
+def _annotation(key: str) -> Any:
+    """The declared type of a dotted key.
+
+    Raises:
+        RequestError: the schema has no such key.
+    """
+    known = _known_keys(Config(), "")
+    if key not in known:
+        leaf = key.rpartition(".")[2]
+        by_leaf = [full for full in known if full.rpartition(".")[2] == leaf]  # learning_rate: which stage's?
+        hint = f"; did you mean {' or '.join(by_leaf)}?" if by_leaf and "." not in key else _nearest(key, known)
+        raise RequestError(f"unknown key {key}{hint or '; see recipes/ for the keys'}")
+    return known[key]
+
+
+def _known_keys(node: Any, prefix: str) -> dict[str, Any]:
+    """Dotted key -> declared type, sections included; the keys of a mapping are those of its default."""
+    keys: dict[str, Any] = {}
+    for name, field in type(node).__dataclass_fields__.items():
+        full, value = f"{prefix}{name}", getattr(node, name)
+        keys[full] = field.type
+        if hasattr(value, "__dataclass_fields__"):
+            keys.update(_known_keys(value, f"{full}."))
+        elif isinstance(value, dict):
+            keys.update({f"{full}.{name}": get_args(field.type)[1] for name in value})
+    return keys
+
+
+def _check_value(schema: DictConfig, key: str, raw: str, annotation: Any, value: Any) -> None:
+    if hasattr(annotation, "__dataclass_fields__") and not isinstance(value, dict):
+        names = ", ".join(f"{key}.{name}" for name in annotation.__dataclass_fields__)
+        raise RequestError(f"{key} is a section; set one of its keys: {names}")
+    if OmegaConf.is_interpolation(OmegaConf.create({"value": value}), "value"):
+        return  # resolved by Hydra, which checks the type then
+    try:
+        OmegaConf.update(schema.copy(), key, value, merge=True)
+    except OmegaConfBaseException as error:
+        if isinstance(value, dict):
+            raise RequestError(f"{key}={raw}: {_one_line(error)}") from error
+        raise RequestError(f"{key}: expected {_described(annotation, key, raw)}, found {raw!r}") from error
+
+
+def _described(annotation: Any, key: str, raw: str) -> str:
+    if get_origin(annotation) is list:
+        return f"a list, such as {key}=[{raw}]" if raw and raw.isprintable() and "[" not in raw else "a list of texts"
+    if get_origin(annotation) is dict:
+        return f"a mapping, such as {key}={{name:0.5}}"
+    return {int: "an integer", float: "a number", bool: "true or false", str: "a text"}[annotation]
+
+
+def _parsed(text: str, key: str) -> Override:
+    try:
+        override = OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        reason = _one_line(error)
+        raise RequestError(f"cannot read {text!r} ({reason}); quote special characters: {key}='\"...\"'") from error
+    assert override.type is OverrideType.CHANGE
+    return override
+
+
+def _quoted(raw: str) -> str:
+    """`raw` as a single-quoted Hydra string: a backslash escapes only when it stands before a quote."""
+    body = raw.replace("\\'", "\\\\\\'") if "\\'" in raw else raw.replace("'", "\\'")
+    return f"'{body}\\'" if raw.endswith("\\") else f"'{body}'"
+
+
+def _nearest(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _one_line(error: Exception) -> str:
+    """The first lines of a library's message, without its object dump."""
+    kept = [line.strip() for line in str(error).splitlines() if line.strip() and not line.strip().startswith("object_")]
+    return "; ".join(kept[:3])

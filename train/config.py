@@ -1,0 +1,136 @@
+"""The recipe schema: every key of every recipe, typed, with its default. Imports no torch.
+
+`compose.py` builds a `Config` from `recipes/` and the command line; `validate` refuses contradictions.
+Units stand beside the fields; where a default comes from the paper, the section is named.
+"""
+
+from dataclasses import dataclass, field
+
+from agentworld.data.settings import DataSettings
+from agentworld.rewards.settings import RewardSettings
+
+STAGES = ("base", "cpt", "sft", "rl")  # in the order of a run; `base` is the untrained start
+
+
+@dataclass
+class RunSettings:
+    name: str = ""  # empty = <recipe>-<UTC time>-<4 hex>
+    root: str = "runs"
+
+
+@dataclass
+class ArchitectureSettings:
+    """`transformers.Qwen3_5MoeTextConfig` fields of a model that is built with random weights (`model.path` empty)."""
+
+    hidden_size: int = 128
+    num_hidden_layers: int = 4
+    full_attention_interval: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    head_dim: int = 32
+    linear_num_key_heads: int = 4
+    linear_num_value_heads: int = 4
+    linear_key_head_dim: int = 32
+    linear_value_head_dim: int = 32
+    num_experts: int = 8
+    num_experts_per_tok: int = 2
+    moe_intermediate_size: int = 64
+    shared_expert_intermediate_size: int = 128
+    max_position_embeddings: int = 2048
+
+
+@dataclass
+class ModelSettings:
+    path: str = ""  # Hugging Face directory to start from; empty = build `architecture` with random weights
+    architecture: ArchitectureSettings = field(default_factory=ArchitectureSettings)
+    dtype: str = "bfloat16"  # float32 | bfloat16
+    gradient_checkpointing: bool = False
+
+
+@dataclass
+class EngineSettings:
+    zero_stage: int = 1  # DeepSpeed ZeRO 1 | 2 | 3
+    expert_parallel: int = 1  # AutoEP degree; 1 = off
+    device: str = "auto"  # auto | cpu
+
+
+@dataclass
+class StageSettings:
+    """What CPT, SFT and RL share. A step is one optimizer step."""
+
+    learning_rate: float = 1e-5
+    max_steps: int = 1000
+    warmup_steps: int = 20
+    lr_scheduler: str = "cosine"  # cosine | constant
+    min_lr_ratio: float = 0.05  # the cosine ends at this share of the learning rate
+    weight_decay: float = 0.1
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    max_grad_norm: float = 1.0
+    router_aux_loss_coef: float = 0.001
+    save_steps: int = 100
+    save_total_limit: int = 2
+
+
+@dataclass
+class CptSettings(StageSettings):
+    rows_per_device: int = 1  # packed rows in one micro-batch of one rank
+    gradient_accumulation_steps: int = 1
+
+
+@dataclass
+class SftSettings(StageSettings):
+    rows_per_device: int = 1
+    gradient_accumulation_steps: int = 1
+
+
+@dataclass
+class RlSettings(StageSettings):
+    """GSPO (arXiv:2507.18071). A rollout is prompts_per_rollout x num_generations completions, used in `mini_batches`
+    optimizer steps, over all ranks."""
+
+    prompts_per_rollout: int = 64
+    num_generations: int = 8
+    mini_batches: int = 4
+    completions_per_device: int = 16  # sequences in one micro-batch of one rank
+    epsilon: float = 3e-4
+    epsilon_high: float = 4e-4
+    beta: float = 0.0  # KL coefficient
+    temperature: float = 1.0
+    max_completion_tokens: int = 256
+
+
+@dataclass
+class EvalSettings:
+    examples: int = 200  # held-out turns, one a trajectory
+    batch_size: int = 32
+    max_new_tokens: int = 256
+    prompt: str = "stage"  # stage = the form each stage was trained in; rl = the RL form for all
+    reward_examples: int = 64  # held-out turns on which the RL reward is sampled
+    reward_draws: int = 4  # samples a turn at temperature 1
+
+
+@dataclass
+class WandbSettings:
+    mode: str = "offline"  # online | offline | disabled
+    project: str = "agentworld"
+
+
+@dataclass
+class Config:
+    recipe: str = ""
+    stage: str = "all"  # all | data | cpt | sft | rl | eval
+    seed: int = 0
+    nproc: int = 0  # processes of this node; 0 = one a visible GPU, one on a CPU
+    resume: bool = False
+    overwrite: bool = False
+    run: RunSettings = field(default_factory=RunSettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    data: DataSettings = field(default_factory=DataSettings)
+    reward: RewardSettings = field(default_factory=RewardSettings)
+    cpt: CptSettings = field(default_factory=CptSettings)
+    sft: SftSettings = field(default_factory=SftSettings)
+    rl: RlSettings = field(default_factory=RlSettings)
+    eval: EvalSettings = field(default_factory=EvalSettings)
+    wandb: WandbSettings = field(default_factory=WandbSettings)

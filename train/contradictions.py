@@ -1,0 +1,224 @@
+"""What a recipe must not say: values out of range and pairs of keys that contradict. Imports no torch.
+
+Every refusal is a `RequestError` that names the key, the value and the fix; all run in the parent process, before a run
+directory is made.
+"""
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from agentworld.data.errors import RequestError
+from agentworld.data.settings import DataSettings
+from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
+
+CHOICES = {
+    "stage": ("all", "data", "cpt", "sft", "rl", "eval"),
+    "model.dtype": ("float32", "bfloat16"),
+    "engine.zero_stage": (1, 2, 3),
+    "engine.device": ("auto", "cpu"),
+    "data.on_bad": ("fail", "skip"),
+    "data.record.mix": ("full", "light"),
+    "reward.rubric": ("reference_scorer",),
+    "cpt.lr_scheduler": ("cosine", "constant"),
+    "sft.lr_scheduler": ("cosine", "constant"),
+    "rl.lr_scheduler": ("cosine", "constant"),
+    "eval.prompt": ("stage", "rl"),
+    "wandb.mode": ("online", "offline", "disabled"),
+}
+POSITIVE = (
+    *(f"{stage}.{key}" for stage in ("cpt", "sft", "rl") for key in ("learning_rate", "max_steps", "save_steps")),
+    *(f"{stage}.max_grad_norm" for stage in ("cpt", "sft", "rl")),
+    *(f"{stage}.{key}" for stage in ("cpt", "sft") for key in ("rows_per_device", "gradient_accumulation_steps")),
+    *(f"rl.{key}" for key in ("prompts_per_rollout", "mini_batches", "completions_per_device")),
+    *(f"rl.{key}" for key in ("epsilon", "temperature", "max_completion_tokens")),
+    *(f"eval.{key}" for key in ("examples", "batch_size", "max_new_tokens", "reward_examples")),
+    *(f"data.{key}" for key in ("min_turns", "cpt_row_tokens", "sft_row_tokens", "rl_prompt_tokens")),
+    *(f"data.record.{key}" for key in ("count", "min_turns", "command_timeout", "max_output_chars")),
+    *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl", "eval")),
+    "engine.expert_parallel",
+)
+NOT_NEGATIVE = (
+    *(f"{stage}.{key}" for stage in ("cpt", "sft", "rl") for key in ("warmup_steps", "weight_decay")),
+    *(f"{stage}.router_aux_loss_coef" for stage in ("cpt", "sft", "rl")),
+    *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
+)
+SMALLEST_VOCABULARY = 264  # 256 bytes, the control tokens, and a few merges
+
+
+def validate(config: Config) -> None:
+    """Refuse a configuration that cannot be run.
+
+    Raises:
+        RequestError: the first fault found; the text names the keys and the way out.
+    """
+    values = dict(_leaves(config, ""))
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise RequestError(f"{key} must be a finite number, found {value}")
+    for key, known in CHOICES.items():
+        _require_choice(key, values[key], known)
+    for key in POSITIVE:
+        if values[key] <= 0:
+            raise RequestError(f"{key} must be greater than 0, found {values[key]}")
+    for key in NOT_NEGATIVE:
+        if values[key] < 0:
+            raise RequestError(f"{key} must not be negative, found {values[key]}")
+    _validate_run(config)
+    for name in ("cpt", "sft", "rl"):
+        _validate_stage(name, getattr(config, name))
+    _validate_rl(config.rl)
+    _validate_data(config.data)
+    _validate_evaluation(config.eval)
+    _validate_experts(config)
+
+
+def validate_processes(config: Config, nproc: int) -> None:
+    """Refuse a number of processes that the batches or the experts do not divide into.
+
+    Args:
+        nproc: processes of the run, resolved (`nproc=0` asks for one a visible GPU).
+    """
+    degree = config.engine.expert_parallel
+    if nproc % degree:
+        raise RequestError(
+            f"engine.expert_parallel={degree} needs a multiple of {degree} processes, and this run has {nproc}; "
+            f"set nproc={degree} or engine.expert_parallel=1"
+        )
+    rl = config.rl
+    mini_batch = rl.prompts_per_rollout * rl.num_generations // rl.mini_batches
+    if config.stage in ("all", "rl") and mini_batch % (rl.completions_per_device * nproc):
+        raise RequestError(
+            f"rl: a mini-batch of {mini_batch} completions (prompts_per_rollout x num_generations / mini_batches) does "
+            f"not divide by rl.completions_per_device={rl.completions_per_device} x {nproc} processes; "
+            f"set rl.completions_per_device={_largest_share(mini_batch, nproc, rl.completions_per_device)}"
+        )
+
+
+def _largest_share(mini_batch: int, nproc: int, limit: int) -> str:
+    fitting = [n for n in range(1, limit + 1) if mini_batch % (n * nproc) == 0]
+    return str(fitting[-1]) if fitting else f"N so that N x {nproc} divides {mini_batch} (raise prompts_per_rollout)"
+
+
+def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name in type(node).__dataclass_fields__:
+        value = getattr(node, name)
+        if hasattr(value, "__dataclass_fields__"):
+            yield from _leaves(value, f"{prefix}{name}.")
+        elif isinstance(value, dict):
+            yield from ((f"{prefix}{name}.{key}", entry) for key, entry in value.items())
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _require_choice(key: str, value: Any, known: Sequence[Any]) -> None:
+    if value not in known:
+        close = difflib.get_close_matches(str(value), [str(option) for option in known], n=1)
+        hint = f"; did you mean {key}={close[0]}?" if close else ""
+        raise RequestError(f"{key}={value} is not one of {', '.join(map(str, known))}{hint}")
+
+
+def _validate_run(config: Config) -> None:
+    if config.resume and config.overwrite:
+        raise RequestError("resume=true and overwrite=true contradict: continue the run, or delete it; choose one")
+    name = config.run.name
+    if config.resume and not name:
+        raise RequestError("resume=true needs the name of the run to continue: add run.name=NAME")
+    if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", name):
+        raise RequestError(
+            f"run.name={name!r} must be letters, digits, '.', '_' and '-', at most 128; a folder goes in run.root"
+        )
+    if not config.run.root:
+        raise RequestError("run.root is empty; name the folder that holds the runs, for example run.root=runs")
+    if config.stage == "eval" and not name:
+        raise RequestError("stage=eval evaluates an existing run: add run.name=NAME resume=true")
+    if config.stage in ("sft", "rl") and not name and not config.model.path:
+        previous = STAGES[STAGES.index(config.stage) - 1]
+        raise RequestError(
+            f"stage={config.stage} needs the hand-off of {previous}: add run.name=NAME resume=true of a run that has "
+            "it, or model.path=DIRECTORY"
+        )
+
+
+def _validate_stage(name: str, stage: StageSettings) -> None:
+    if stage.warmup_steps > stage.max_steps:
+        raise RequestError(
+            f"{name}.warmup_steps={stage.warmup_steps} is more than {name}.max_steps={stage.max_steps}; lower it"
+        )
+    if stage.save_total_limit < 2:
+        raise RequestError(
+            f"{name}.save_total_limit={stage.save_total_limit} must be at least 2: with 1, the last good checkpoint "
+            "may be deleted while the next one is incomplete"
+        )
+    for key in ("adam_beta1", "adam_beta2"):
+        if not 0 <= getattr(stage, key) < 1:
+            raise RequestError(f"{name}.{key} must be in [0, 1), found {getattr(stage, key)}")
+    if not 0 <= stage.min_lr_ratio <= 1:
+        raise RequestError(f"{name}.min_lr_ratio is a share of the learning rate in [0, 1], found {stage.min_lr_ratio}")
+
+
+def _validate_rl(rl: RlSettings) -> None:
+    if rl.num_generations < 2:
+        raise RequestError(
+            f"rl.num_generations={rl.num_generations} must be at least 2: an advantage is relative to its group"
+        )
+    completions = rl.prompts_per_rollout * rl.num_generations
+    if completions % rl.mini_batches:
+        raise RequestError(
+            f"rl.prompts_per_rollout x rl.num_generations = {completions} completions do not divide into "
+            f"rl.mini_batches={rl.mini_batches}; change one of the three"
+        )
+    if rl.epsilon > rl.epsilon_high:
+        raise RequestError(
+            f"rl.epsilon={rl.epsilon} is more than rl.epsilon_high={rl.epsilon_high}; the upper clip is the wider one "
+            "(3e-4 and 4e-4 in the GSPO paper)"
+        )
+
+
+def _validate_data(data: DataSettings) -> None:
+    split, record = data.split, data.record
+    total = split.cpt + split.sft + split.rl + split.eval
+    if abs(total - 1) > 1e-6:
+        raise RequestError(f"data.split.cpt + sft + rl + eval must be 1, found {total:g}; change one of the four")
+    if record.min_turns > record.max_turns:
+        raise RequestError(
+            f"data.record.min_turns={record.min_turns} is more than data.record.max_turns={record.max_turns}"
+        )
+    if not data.trajectories and data.min_turns > record.max_turns:
+        raise RequestError(
+            f"data.min_turns={data.min_turns} drops every recorded trajectory (data.record.max_turns="
+            f"{record.max_turns}); lower it"
+        )
+    if data.tokenizer_vocab_size < SMALLEST_VOCABULARY:
+        raise RequestError(
+            f"data.tokenizer_vocab_size={data.tokenizer_vocab_size} must be at least {SMALLEST_VOCABULARY}: every byte "
+            "and control token has an entry"
+        )
+    for category, share in data.mask.keep.items():
+        if not 0 <= share <= 1:
+            raise RequestError(f"data.mask.keep.{category} is a share in [0, 1], found {share}")
+    sets = sorted(entry.name for entry in files("agentworld.data.prompts").iterdir() if entry.is_dir())
+    sets = [name for name in sets if not name.startswith("_")]
+    _require_choice("data.prompt_set", data.prompt_set, sets)
+
+
+def _validate_evaluation(evaluation: EvalSettings) -> None:
+    if evaluation.reward_draws < 4:
+        raise RequestError(f"eval.reward_draws={evaluation.reward_draws} must be at least 4: report.json promises that")
+
+
+def _validate_experts(config: Config) -> None:
+    degree, experts = config.engine.expert_parallel, config.model.architecture.num_experts
+    if degree > 1 and not config.model.path and experts % degree:
+        raise RequestError(f"engine.expert_parallel={degree} does not divide model.architecture.num_experts={experts}")
+    if degree > 1 and config.nproc and config.nproc % degree:
+        validate_processes(config, config.nproc)
+    architecture = config.model.architecture
+    if not config.model.path and architecture.num_experts_per_tok > experts:
+        raise RequestError(
+            f"model.architecture.num_experts_per_tok={architecture.num_experts_per_tok} is more than "
+            f"model.architecture.num_experts={experts}"
+        )

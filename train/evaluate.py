@@ -1,0 +1,183 @@
+"""After each stage: what the model predicts on held-out turns, and the RL reward of what it samples.
+
+Each stage is evaluated in the form it was trained in (recipe-facts: base and CPT without thinking and tag, SFT and RL
+with them), greedily; after SFT and RL the reward is also sampled at temperature 1 on the same held-out prompts, in RL's
+form. Writes `<stage>/evaluation.json`, and `baselines.json` beside the stages after the base model.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from agentworld.data.examples import Example, select_examples
+from agentworld.data.render import Prediction, Renderer
+from agentworld.data.schema import read_jsonl
+from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
+from agentworld.data.tokenizer import load_tokenizer
+from agentworld.rewards import hybrid
+from agentworld.train import checkpoint, engine, fidelity, kernels, model, run_directory, stop
+from agentworld.train.config import Config
+
+UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
+SHOWN_EXAMPLES = 3
+
+
+class Generator:
+    """A model that answers prompts of token ids, in batches of similar length."""
+
+    def __init__(self, config: Config, run_dir: Path, weights: Path) -> None:
+        self.config, self.run_dir = config, run_dir
+        self.renderer = Renderer(load_tokenizer(run_dir / "data" / "tokenizer"))
+        self.device = torch.device("cpu" if engine.uses_cpu(config.engine) else "cuda", 0)
+        self.model = model.load(weights, config.model.dtype).to(self.device).eval()
+
+    def answer(self, prompts: Sequence[list[int]], max_new_tokens: int, sample: bool) -> list[list[int]]:
+        """Token ids of one completion for each prompt, in order; greedy, or sampled at temperature 1.
+
+        Raises:
+            StoppedError: a stop was asked for between two batches.
+        """
+        answers: list[list[int]] = [[] for _ in prompts]
+        for batch in self._batches(prompts):
+            if stop.requested(self.run_dir):
+                raise stop.StoppedError("evaluation stopped")
+            completions = self._generate([prompts[i] for i in batch], max_new_tokens, sample)
+            for place, ids in zip(batch, completions, strict=True):
+                answers[place] = ids
+        return answers
+
+    def _batches(self, prompts: Sequence[list[int]]) -> Iterator[list[int]]:
+        order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
+        size = self.config.eval.batch_size
+        return (order[start : start + size] for start in range(0, len(order), size))
+
+    @torch.no_grad()
+    def _generate(self, prompts: list[list[int]], max_new_tokens: int, sample: bool) -> list[list[int]]:
+        """Left-padded [B, longest prompt] in, [B, new] out, padding cut off."""
+        longest = max(map(len, prompts))
+        pad = self.renderer.pad_id
+        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
+        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
+        sampling = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0} if sample else {"do_sample": False}
+        out = self.model.generate(
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=self.renderer.end_id,
+            pad_token_id=pad,
+            **sampling,
+        )
+        rows = out[:, longest:].tolist()
+        end = self.renderer.end_id
+        return [row[: row.index(end) + 1] if end in row else row for row in rows]
+
+
+def run(config: Config, run_dir: Path, stage: str) -> None:
+    """Evaluate one stage and write its `evaluation.json`; examples are dealt out over the ranks."""
+    kernels.install()
+    weights = run_dir / stage / "export"
+    if stage == "base" and not weights.exists():
+        weights = Path(config.model.path)
+    examples = select_examples(list(read_jsonl(run_dir / "data" / "eval.jsonl")), config.eval.examples, config.seed)
+    generator = Generator(config, run_dir, weights)
+    form = EVALUATION_VERSION["rl" if config.eval.prompt == "rl" else stage]
+    scored = _predictions(generator, examples, form)
+    reward = _sampled_reward(generator, examples[: config.eval.reward_examples]) if stage in ("sft", "rl") else None
+    if engine.rank() != 0:
+        return
+    (run_dir / stage).mkdir(exist_ok=True)
+    handoff = weights / checkpoint.HANDOFF
+    run_directory.write_json(
+        run_dir / stage / "evaluation.json",
+        {
+            "stage": stage,
+            **_training_facts(run_dir / stage),
+            "form": form,
+            "fidelity": fidelity.fidelity([item for item, _ in scored]),
+            "reward": reward,
+            "examples": [shown for _, shown in scored[:SHOWN_EXAMPLES]],
+            "handoff_sha256": checkpoint.sha256_file(handoff) if handoff.is_file() else None,
+        },
+    )
+    if stage == "base":
+        run_directory.write_json(
+            run_dir / "baselines.json", fidelity.baselines(examples, _training_observations(run_dir))
+        )
+
+
+def _predictions(generator: Generator, examples: list[Example], form: str) -> list[tuple[fidelity.Scored, dict]]:
+    """Greedy predictions, scored and shown, in the order of `examples` on every rank."""
+    tagged = form != UNTAGGED_VERSION
+    mine = _dealt(examples)
+    prompts = [_prompt(generator, example, form) for example in mine]
+    answers = generator.answer(prompts, generator.config.eval.max_new_tokens, sample=False)
+    scored = []
+    for example, ids in zip(mine, answers, strict=True):
+        prediction = generator.renderer.parse(ids, tagged=tagged)
+        valid = _answered(prediction) if tagged else None
+        item = fidelity.Scored(prediction.text, example.observation, example.deterministic, example.domain, valid)
+        shown = {"key": example.key, "action": example.action, "truth": example.observation}
+        scored.append((item, {**shown, "prediction": prediction.text, "tag_valid": valid}))
+    return _collected(scored, len(examples))
+
+
+def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
+    """The RL reward in RL's form: `reward_draws` samples a prompt at temperature 1, and greedy."""
+    settings = generator.config
+    mine = _dealt(examples)
+    prompts = [_prompt(generator, example, EVALUATION_VERSION["rl"]) for example in mine]
+    torch.manual_seed(settings.seed + 1000 * engine.rank())
+    draws = settings.eval.reward_draws
+    sampled = generator.answer([p for p in prompts for _ in range(draws)], settings.eval.max_new_tokens, sample=True)
+    greedy = generator.answer(prompts, settings.eval.max_new_tokens, sample=False)
+    rewards = []
+    for number, example in enumerate(mine):
+        answers = sampled[number * draws : (number + 1) * draws]
+        rewards.append(
+            ([_reward(generator, ids, example) for ids in answers], _reward(generator, greedy[number], example))
+        )
+    rewards = _collected(rewards, len(examples))
+    return fidelity.reward_summary([drawn for drawn, _ in rewards], [value for _, value in rewards])
+
+
+def _reward(generator: Generator, ids: list[int], example: Example) -> float:
+    prediction = generator.renderer.parse(ids, tagged=True)
+    exact = example.deterministic is True
+    return hybrid.reward(prediction, example.observation, example.action, exact, generator.config.reward).total
+
+
+def _prompt(generator: Generator, example: Example, form: str) -> list[int]:
+    system = system_prompt(example.trajectory, form, generator.config.data.prompt_set)
+    return generator.renderer.prompt(system, example.trajectory.turns, example.index)
+
+
+def _answered(prediction: Prediction) -> bool:
+    return prediction.tag_valid and prediction.ended
+
+
+def _dealt(items: Sequence) -> list:
+    return list(items[engine.rank() :: engine.world_size()])
+
+
+def _collected(mine: list, count: int) -> list:
+    """Undo `_dealt`: the items of all ranks in their first order."""
+    if engine.world_size() == 1:
+        return mine
+    parts: list[list] = [[] for _ in range(engine.world_size())]
+    dist.all_gather_object(parts, mine)
+    return [parts[i % len(parts)][i // len(parts)] for i in range(count)]
+
+
+def _training_facts(directory: Path) -> dict:
+    path = directory / "training.json"
+    nothing = {"steps": 0, "seconds": 0.0, "tokens": 0, "heldout_loss": None}
+    return json.loads(path.read_text()) if path.is_file() else nothing
+
+
+def _training_observations(run_dir: Path) -> Iterator[str]:
+    for pool in ("cpt", "sft", "rl"):
+        for trajectory in read_jsonl(run_dir / "data" / f"{pool}.jsonl"):
+            yield from (turn.observation for turn in trajectory.turns)

@@ -1,0 +1,62 @@
+"""Load a base model or a hand-off, and build the tiny model of the same architecture."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+
+from agentworld.data.errors import ContentError
+from agentworld.train.config import ArchitectureSettings, ModelSettings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def build(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3_5MoeForCausalLM:
+    """A `Qwen3_5MoeForCausalLM` with random weights, equal for equal seeds, sized for the tokenizer."""
+    torch.manual_seed(seed)
+    config = Qwen3_5MoeTextConfig(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        tie_word_embeddings=False,
+        **architecture_fields(settings.architecture),
+    )
+    return Qwen3_5MoeForCausalLM(config).to(DTYPES[settings.dtype])
+
+
+def architecture_fields(settings: ArchitectureSettings) -> dict[str, Any]:
+    """The text-config fields of an architecture; half of each head rotates, split over the three axes of M-RoPE."""
+    fields = vars(settings).copy()
+    pairs = settings.head_dim // 4  # rotary_dim / 2 at a partial rotary factor of 0.5
+    third = pairs // 3
+    fields["rope_parameters"] = {
+        "rope_type": "default",
+        "rope_theta": 10000.0,
+        "partial_rotary_factor": 0.5,
+        "mrope_section": [pairs - 2 * third, third, third],
+        "mrope_interleaved": True,
+    }
+    return fields
+
+
+def load(path: Path, dtype: str) -> Qwen3_5MoeForCausalLM:
+    """Load the text model of a Hugging Face directory (or hub id) in `dtype`.
+
+    The visual tower and MTP tensors of a released checkpoint are left out by the class itself
+    (transformers/models/qwen3_5_moe/modeling_qwen3_5_moe.py:1843).
+
+    Raises:
+        ContentError: tensors are missing or unknown, so the model would not be the one that was saved.
+    """
+    model, info = Qwen3_5MoeForCausalLM.from_pretrained(
+        str(path), dtype=DTYPES[dtype], output_loading_info=True, attn_implementation="sdpa"
+    )
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[kind]:
+            names = sorted(map(str, info[kind]))
+            raise ContentError(
+                f"{path}: {len(names)} {kind.replace('_', ' ')}, first {names[0]}: not a text model of this class"
+            )
+    return model

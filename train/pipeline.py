@@ -1,0 +1,200 @@
+"""A run from recipe to report: prepare the data, run each stage in its own processes, verify each hand-off, report.
+
+Nothing here trains. A stage is `python -m agentworld.train.worker RUN_DIR STAGE` on every rank, with STAGE one of base,
+cpt, sft, rl and evaluate:<stage>. What is whole is not done again: prepared data, an export that verifies, an
+evaluation of that very export. So a run that was stopped anywhere is continued by the same command and `resume=true`.
+"""
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from agentworld.data import prepare
+from agentworld.data.errors import RequestError
+from agentworld.data.preparation_report import format_report
+from agentworld.data.tokenizer import load_tokenizer
+from agentworld.train import report
+from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
+from agentworld.train.config import STAGES, Config
+from agentworld.train.contradictions import validate_processes
+from agentworld.train.launch import STOPPED, Outcome, launch, visible_gpus
+from agentworld.train.run_directory import open_run
+from agentworld.train.screen import screen
+from agentworld.train.stop import STOP_FILE
+from agentworld.train.traces import scripted_teacher
+
+EVALUATE = "evaluate:"
+
+
+def run(config: Config, overrides: Sequence[str] = ()) -> int:
+    """Carry out `config.stage` of a run and return the exit code: 0 done, 1 failed, 2 wrong request, 3 stopped.
+
+    Args:
+        overrides: the command line that `config` was composed from, for run.json and for continuing the run.
+
+    Raises:
+        RequestError: before anything is made or deleted.
+        ContentError: the data cannot be used, or a hand-off is damaged.
+    """
+    gpus = visible_gpus() if config.engine.device == "auto" else 0
+    nproc = config.nproc or max(1, gpus)
+    validate_processes(config, nproc)
+    _check_inputs(config)
+    environment = {} if gpus else {"DS_ACCELERATOR": "cpu"}
+    with open_run(config, ["agentworld", "train", *overrides]) as run_dir, _signals_interrupt():
+        (run_dir / STOP_FILE).unlink(missing_ok=True)  # it stopped the start before this one
+        _say(f"run {run_dir}")
+        try:
+            code = _carry_out(config, run_dir, nproc, environment)
+        except KeyboardInterrupt:
+            code = STOPPED
+        if code == STOPPED:
+            _say(f"stopped; continue with:\n  {_continuation(config, overrides)}")
+        return code
+
+
+def _carry_out(config: Config, run_dir: Path, nproc: int, environment: dict[str, str]) -> int:
+    _prepare(config, run_dir)
+    steps = _steps(config, run_dir)
+    for number, step in enumerate(steps, start=1):
+        if _is_done(config, run_dir, step):
+            _say(f"[{number}/{len(steps)}] {_heading(config, step)}: done before")
+            continue
+        _say(f"[{number}/{len(steps)}] {_heading(config, step)}")
+        folder = run_dir / step.removeprefix(EVALUATE)
+        ranks = 1 if step == "base" else nproc
+        outcome = launch(["-m", "agentworld.train.worker", str(run_dir), step], ranks, folder, environment)
+        if outcome.code == 0 and (run_dir / STOP_FILE).exists():
+            outcome = Outcome(STOPPED)
+        if outcome.code != 0:
+            _explain(step, folder, outcome)
+            return outcome.code
+        if step in STAGES:
+            verify_handoff(run_dir / step / "export")
+    if steps:
+        screen().print(report.render(report.write(run_dir)))
+    return 0
+
+
+def _prepare(config: Config, run_dir: Path) -> None:
+    """Fill <run>/data unless a complete one is there."""
+    out = run_dir / "data"
+    if prepare.is_prepared(out):
+        return
+    _say("data: incomplete or altered, prepared again" if out.exists() else "data")
+    tokenizer = load_tokenizer(config.model.path) if config.model.path else None
+    summary = prepare.prepare(config.data, config.seed, out, scripted_teacher, tokenizer, _say)
+    _say(format_report(summary))
+
+
+def _steps(config: Config, run_dir: Path) -> list[str]:
+    """The workers of `config.stage`, in order. With `model.path` there is no base model to build."""
+    if config.stage == "data":
+        return []
+    if config.stage == "eval":
+        return [f"{EVALUATE}{stage}" for stage in STAGES if _is_exported(config, run_dir, stage)]
+    stages = {"all": STAGES, "cpt": ("base", "cpt")}.get(config.stage, (config.stage,))
+    steps = [step for stage in stages for step in (stage, f"{EVALUATE}{stage}")]
+    return [step for step in steps if step != "base" or not config.model.path]
+
+
+def _weights(config: Config, run_dir: Path, stage: str) -> Path:
+    """The directory that holds the model of a stage: its export, or `model.path` for the base of a run that has one."""
+    return Path(config.model.path) if stage == "base" and config.model.path else run_dir / stage / "export"
+
+
+def _is_exported(config: Config, run_dir: Path, stage: str) -> bool:
+    return bool(stage == "base" and config.model.path) or (run_dir / stage / "export" / HANDOFF).is_file()
+
+
+def _is_done(config: Config, run_dir: Path, step: str) -> bool:
+    """Whether an earlier start of the run has finished this step.
+
+    Raises:
+        ContentError: an export that was finished is damaged.
+    """
+    stage = step.removeprefix(EVALUATE)
+    weights = _weights(config, run_dir, stage)
+    if not _is_exported(config, run_dir, stage):
+        return False
+    if step == stage:
+        verify_handoff(weights)
+        return True
+    evaluation = run_dir / stage / "evaluation.json"
+    if config.stage == "eval" or not evaluation.is_file():  # stage=eval asks for it again
+        return False
+    handoff = weights / HANDOFF  # a foreign model.path may have none
+    evaluated = json.loads(evaluation.read_text()).get("handoff_sha256")
+    return evaluated == (sha256_file(handoff) if handoff.is_file() else None)
+
+
+def _check_inputs(config: Config) -> None:
+    """Refuse inputs that are not there, before the run directory is made or anything in it deleted."""
+    for path in map(Path, config.data.trajectories):
+        if not path.is_file():
+            raise RequestError(f"data.trajectories: {path} is not a file")
+        with open(path, "rb"):  # readable, or an OSError that names it
+            pass
+    model = Path(config.model.path)
+    if config.model.path and not (model / "config.json").is_file():
+        raise RequestError(f"model.path={model} is not a Hugging Face directory: it holds no config.json")
+    run_dir = Path(config.run.root) / config.run.name
+    if config.stage in ("sft", "rl") and config.run.name:
+        before = run_dir / _before(config.stage) / "export"
+        if (before / HANDOFF).is_file():
+            verify_handoff(before)
+        elif not config.model.path:
+            raise RequestError(
+                f"stage={config.stage} needs the hand-off {before}, which is not there; "
+                f"run stage={_before(config.stage)} first, or set model.path"
+            )
+    if config.stage == "eval" and not any(_is_exported(config, run_dir, stage) for stage in STAGES):
+        raise RequestError(f"stage=eval: {run_dir} holds no finished export to evaluate")
+
+
+def _before(stage: str) -> str:
+    return STAGES[STAGES.index(stage) - 1]
+
+
+def _heading(config: Config, step: str) -> str:
+    if step == "base":
+        return f"base: {config.model.path or 'a model with random weights'}"
+    if step.startswith(EVALUATE):
+        return f"evaluate {step.removeprefix(EVALUATE)}: {config.eval.examples} held-out turns"
+    return f"{step}: {getattr(config, step).max_steps} steps"
+
+
+def _explain(step: str, folder: Path, outcome: Outcome) -> None:
+    if outcome.rank is None:
+        return
+    where = "its error stands above" if outcome.rank == 0 else f"its error stands in {folder}/rank{outcome.rank}.log"
+    print(f"agentworld: error: {step} failed on rank {outcome.rank}; {where}", file=sys.stderr, flush=True)
+
+
+def _continuation(config: Config, overrides: Sequence[str]) -> str:
+    """The command that continues the run."""
+    kept = [text for text in overrides if text.partition("=")[0] not in ("run.name", "resume", "overwrite")]
+    return shlex.join(["agentworld", "train", *kept, f"run.name={config.run.name}", "resume=true"])
+
+
+@contextmanager
+def _signals_interrupt() -> Iterator[None]:
+    """Outside the stages, SIGTERM and SIGUSR1 end the work as Ctrl-C does; `launch` has its own way while ranks run."""
+    before = {signum: signal.signal(signum, _interrupt) for signum in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)

@@ -1,0 +1,105 @@
+"""Stage 3, RL: GSPO on one turn a trajectory (arXiv:2606.24597 section 3.4; GSPO: arXiv:2507.18071).
+
+The policy answers a held history and an action; the answer is scored against the real observation; advantages are
+relative to the group of samples of the same prompt; ratio and clip act on whole sequences. A rollout is used in
+`mini_batches` optimizer steps, so that the ratio leaves 1 and the clip can act.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+from trl import GRPOConfig
+
+from agentworld.data.render import Renderer
+from agentworld.rewards import hybrid
+from agentworld.rewards.settings import RewardSettings
+from agentworld.train import engine, model
+from agentworld.train.config import Config, RlSettings
+from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
+from agentworld.train.trainers import GspoTrainer
+
+
+def run(config: Config, run_dir: Path) -> None:
+    """Train RL and write its hand-off."""
+    stage = open_stage("rl", config, run_dir)
+    trainer = gspo_trainer(stage)
+    train(stage, trainer)
+    finish(stage, trainer, held_out=None)
+
+
+def gspo_trainer(stage: Stage) -> GspoTrainer:
+    """TRL's GRPOTrainer set to the GSPO objective, on the prompts that preparation rendered."""
+    settings = stage.settings
+    assert isinstance(settings, RlSettings)
+    arguments = gspo_arguments(stage, settings)
+    prompts = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
+    reward = reward_function(stage.tokenizer, stage.config.reward, stage.directory / "completions")
+    return GspoTrainer(
+        model=model.load(stage.parent, stage.config.model.dtype),
+        reward_funcs=[reward],
+        args=arguments,
+        train_dataset=prompts.select_columns(["prompt", "action", "observation", "deterministic"]),
+        processing_class=stage.tokenizer,
+        prompt_ids=dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True)),
+    )
+
+
+def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
+    """`steps_per_generation` counts micro-steps: mini_batches optimizer steps a rollout are `mini_batches` times the
+    accumulation steps. With fewer the ratio is exactly 1 and GSPO never clips, silently."""
+    accumulation = accumulation_steps(settings, engine.world_size())
+    return GRPOConfig(
+        **common_arguments(stage),
+        per_device_train_batch_size=settings.completions_per_device,
+        gradient_accumulation_steps=accumulation,
+        steps_per_generation=settings.mini_batches * accumulation,
+        num_generations=settings.num_generations,
+        max_completion_length=settings.max_completion_tokens,
+        temperature=settings.temperature,
+        top_p=1.0,
+        top_k=0,
+        importance_sampling_level="sequence",
+        loss_type="grpo",
+        scale_rewards="group",
+        epsilon=settings.epsilon,
+        epsilon_high=settings.epsilon_high,
+        beta=settings.beta,
+        log_completions=False,  # reward_function writes them, with the reasons
+    )
+
+
+def accumulation_steps(settings: RlSettings, world_size: int) -> int:
+    """Micro-batches of one optimizer step on each rank; `contradictions.validate_processes` has refused remainders."""
+    mini_batch = settings.prompts_per_rollout * settings.num_generations // settings.mini_batches
+    micro_batch = settings.completions_per_device * world_size
+    assert mini_batch % micro_batch == 0, f"{mini_batch} completions do not divide into micro-batches of {micro_batch}"
+    return mini_batch // micro_batch
+
+
+def reward_function(
+    tokenizer: PreTrainedTokenizerFast, settings: RewardSettings, directory: Path
+) -> Callable[..., list[float]]:
+    """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
+
+    Every completion is written with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`.
+    """
+    renderer = Renderer(tokenizer)
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def hybrid_reward(prompts, completions, completion_ids, action, observation, deterministic, trainer_state, **_):
+        totals, lines = [], []
+        for key, ids, act, truth, exact in zip(
+            prompts, completion_ids, action, observation, deterministic, strict=True
+        ):
+            reward = hybrid.reward(renderer.parse(ids, tagged=True), truth, act, exact, settings)
+            totals.append(reward.total)
+            row = {"prompt": key, "reward": reward.total, "rubric": reward.rubric, "rule": reward.rule}
+            lines.append({**row, "reason": reward.reason, "completion": tokenizer.decode(ids), "truth": truth})
+        path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"
+        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        return totals
+
+    return hybrid_reward

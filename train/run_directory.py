@@ -1,0 +1,221 @@
+"""The directory of a run: its name, its lock, its recipe, and files that are whole or absent.
+
+    runs/<name>/  recipe.yaml  run.json  data/  base/ cpt/ sft/ rl/  baselines.json  report.json
+
+One live process owns a run directory, through a lock that the system gives back when the process dies in any way.
+Rules of naming, resuming and overwriting: `open_run`.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from agentworld.data.errors import RequestError
+from agentworld.train.checkpoint import library_versions
+from agentworld.train.compose import load_recipe, to_yaml
+from agentworld.train.config import STAGES, Config
+
+LOCK = ".lock"
+FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc")  # may differ between the starts of one run
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one step: a reader sees the old file or the new one, also after a crash."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp gives 0600
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_json(path: Path, content: Any) -> None:
+    """`write_text` of indented JSON. A float that is not finite is refused (ValueError): it is not JSON."""
+    write_text(path, json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False) + "\n")
+
+
+def update_run_json(run_dir: Path, **fields: Any) -> None:
+    """Add or replace keys of run.json, in one step."""
+    path = run_dir / "run.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    write_json(path, {**known, **fields})
+
+
+def new_name(recipe: str) -> str:
+    """`<recipe>-<UTC time>-<4 hex>`: two starts within one second differ."""
+    return f"{recipe}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{secrets.token_hex(2)}"
+
+
+@contextmanager
+def open_run(config: Config, arguments: Sequence[str]) -> Iterator[Path]:
+    """Make or enter the run directory of `config` and hold it while the block runs.
+
+    `config.run.name` is filled in when it is empty. An existing name is refused, except with `resume=true` (continues
+    it; makes it if absent) and `overwrite=true` (deletes the run; with `stage=X`, X and the later stages only).
+
+    Args:
+        arguments: the command line, recorded in run.json.
+
+    Raises:
+        RequestError: the run exists, is in use, is not a run, was made with another recipe, or cannot be written.
+    """
+    named = bool(config.run.name)
+    config.run.name = config.run.name or new_name(config.recipe)
+    root = Path(config.run.root)
+    run_dir = root / config.run.name
+    missing: list[Path] = []
+    try:
+        missing = [folder for folder in (run_dir, *run_dir.parents) if not folder.exists()]  # deepest first
+        root.mkdir(parents=True, exist_ok=True)
+        run_dir.mkdir(exist_ok=named and (config.resume or config.overwrite))
+    except FileExistsError as error:
+        _remove_empty(missing)
+        raise RequestError(_exists(run_dir) if run_dir.exists() else f"{error.filename} is not a folder") from None
+    except OSError as error:
+        _remove_empty(missing)
+        raise RequestError(f"cannot make the run directory {run_dir}: {error.strerror}; set run.root") from None
+    with _locked(run_dir):
+        try:
+            _enter(config, run_dir, arguments)
+        except BaseException:
+            if not (run_dir / "run.json").exists() and missing:
+                shutil.rmtree(run_dir, ignore_errors=True)
+                _remove_empty(missing)
+            raise
+        yield run_dir
+
+
+def _exists(run_dir: Path) -> str:
+    return f"{run_dir} exists; continue it with resume=true, delete it with overwrite=true, or choose another run.name"
+
+
+def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
+    fresh = all(entry.name == LOCK for entry in run_dir.iterdir())
+    if not fresh:
+        stored = load_recipe(run_dir)  # refuses a folder that is not a run before anything in it is touched
+        if config.resume:
+            _require_same(stored, config, FREE_KEYS, "use another run.name, or overwrite=true to start again")
+        else:
+            _overwrite(stored, config, run_dir)
+    write_text(run_dir / "recipe.yaml", to_yaml(config))
+    if not (run_dir / "run.json").exists():
+        write_json(run_dir / "run.json", _identity(config, arguments))
+
+
+def _overwrite(stored: Config, config: Config, run_dir: Path) -> None:
+    """Delete what `stage` asks for; the recipe of what is kept must be the one it was made with."""
+    if config.stage in ("all", "data"):
+        _remove(entry for entry in run_dir.iterdir() if entry.name != LOCK)
+        return
+    evaluations = [run_dir / stage / "evaluation.json" for stage in STAGES]
+    if config.stage == "eval":
+        later, doomed = [], [*evaluations, run_dir / "baselines.json"]
+    else:
+        later = list(STAGES[STAGES.index(config.stage) :])
+        doomed = [run_dir / stage for stage in later]
+    free = (*FREE_KEYS, "wandb.", *(f"{stage}." for stage in later), *(("reward.",) if "rl" in later else ()))
+    free = (*free, *(("eval.", "reward.") if config.stage == "eval" else ()))
+    _require_same(stored, config, free, "use another run.name, or overwrite=true with stage=all")
+    _remove([*doomed, run_dir / "report.json"])
+
+
+def _require_same(stored: Config, new: Config, free: Sequence[str], way_out: str) -> None:
+    old_values, new_values = dict(_leaves(stored)), dict(_leaves(new))
+    for key, value in new_values.items():
+        if old_values[key] != value and not any(key == name or key.startswith(name) for name in free):
+            raise RequestError(
+                f"{key}={value} differs from the {old_values[key]} that the run {new.run.name} was made with; {way_out}"
+            )
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name in type(node).__dataclass_fields__:
+        value = getattr(node, name)
+        if hasattr(value, "__dataclass_fields__"):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _remove(paths: Any) -> None:
+    for path in list(paths):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        try:
+            folder.rmdir()
+        except OSError:  # absent, or another run has moved in
+            continue
+
+
+@contextmanager
+def _locked(run_dir: Path) -> Iterator[None]:
+    """Hold the lock of a run directory. The descriptor is not inherited by the ranks, and a killed process frees it."""
+    with open(run_dir / LOCK, "a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "another process"
+            raise RequestError(f"{run_dir} is in use by {owner}; wait for it, or choose another run.name") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def _identity(config: Config, arguments: Sequence[str]) -> dict[str, Any]:
+    return {
+        "id": f"{config.run.name}-{secrets.token_hex(4)}",
+        "name": config.run.name,
+        "recipe": config.recipe,
+        "seed": config.seed,
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "argv": list(arguments),
+        "versions": {"agentworld": version("agentworld"), **library_versions()},
+        "git_commit": _git_commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "executable": sys.executable,
+    }
+
+
+def _git_commit() -> str | None:
+    """The commit of the checkout that this module lies in; `-dirty` when files differ; None outside a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(
+            ["git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+        tracked = subprocess.run(
+            ["git", "-C", str(folder), "ls-files", "--error-unmatch", __file__], capture_output=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return commit.stdout.strip() if commit.returncode == 0 and tracked.returncode == 0 else None

@@ -1,0 +1,208 @@
+"""What CPT, SFT and RL share around their trainers: where they start, their arguments, their end.
+
+Reading order of a stage: `cpt.py`, `sft.py` or `rl.py`, which call `open_stage`, build their trainer and call `finish`.
+"""
+
+import json
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast, PrinterCallback
+
+from agentworld.data.errors import ContentError
+from agentworld.data.tokenizer import load_tokenizer
+from agentworld.train import checkpoint, engine, export, kernels, run_directory
+from agentworld.train.config import STAGES, Config, StageSettings
+from agentworld.train.progress import ProgressCallback
+from agentworld.train.stop import StoppedError
+from agentworld.train.trainers import PackedTrainer, StageTrainer, StopCallback, scheduler_arguments
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a run, on one rank: its recipe, its directories and its start."""
+
+    name: str
+    config: Config
+    run_dir: Path
+    settings: StageSettings
+    parent: Path  # hand-off or Hugging Face directory with the weights to start from
+    tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def directory(self) -> Path:
+        return self.run_dir / self.name
+
+    @property
+    def data(self) -> Path:
+        return self.run_dir / "data"
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        return asdict(self.config)
+
+    def rows(self, name: str) -> Dataset:
+        """Packed rows that preparation wrote: columns input_ids, labels, seq_lengths."""
+        path = self.data / "rows" / f"{name}.parquet"
+        rows = Dataset.from_parquet(str(path), cache_dir=str(self.directory / "cache"))
+        missing = {"input_ids", "labels", "seq_lengths"} - set(rows.column_names)
+        if missing:  # without seq_lengths the trainer takes a packed row for one document, silently
+            raise ContentError(f"{path}: column {sorted(missing)[0]} is missing; prepare the data again")
+        return rows
+
+
+def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
+    """Verify the start of a stage and make its directory.
+
+    Raises:
+        ContentError: the hand-off before it is incomplete, altered or foreign.
+    """
+    parent = parent_of(name, config, run_dir)
+    tokenizer_dir = run_dir / "data" / "tokenizer"
+    checkpoint.accept_parent(parent, name, tokenizer_dir, architecture_to_check(config))
+    (run_dir / name).mkdir(exist_ok=True)
+    active = kernels.install()
+    if engine.rank() == 0:
+        run_directory.update_run_json(run_dir, kernels=active)
+        if kernels.is_slow_on_this_device(active):
+            print("agentworld: WARNING: flash-linear-attention is not installed: Gated DeltaNet runs in plain torch, "
+                  "several times slower; pip install flash-linear-attention", file=sys.stderr)  # fmt: skip
+    return Stage(name, config, run_dir, getattr(config, name), parent, load_tokenizer(tokenizer_dir))
+
+
+def parent_of(name: str, config: Config, run_dir: Path) -> Path:
+    """The directory a stage starts from: the export of the stage before it in this run, else `model.path`."""
+    for earlier in reversed(STAGES[: STAGES.index(name)]):
+        exported = run_dir / earlier / "export"
+        if (run_dir / earlier).exists() and exported.exists():
+            return exported
+    if config.model.path:
+        return Path(config.model.path)
+    raise ContentError(f"{run_dir}: no export of a stage before {name}; run the stages before it or set model.path")
+
+
+def architecture_to_check(config: Config) -> dict[str, Any] | None:
+    """config.json fields that a hand-off must share with the recipe; None when the model comes from `model.path`."""
+    if config.model.path:
+        return None
+    fields = vars(config.model.architecture).copy()
+    every = fields.pop("full_attention_interval")  # config.json spells it out, layer by layer
+    kinds = ("linear_attention", "full_attention")
+    fields["layer_types"] = [kinds[(layer + 1) % every == 0] for layer in range(fields["num_hidden_layers"])]
+    return fields
+
+
+def common_arguments(stage: Stage) -> dict[str, Any]:
+    """`TrainingArguments` of every stage."""
+    settings, model = stage.settings, stage.config.model
+    return {
+        "output_dir": str(stage.directory / "checkpoints"),
+        "max_steps": settings.max_steps,
+        "learning_rate": settings.learning_rate,
+        "warmup_steps": settings.warmup_steps,
+        "weight_decay": settings.weight_decay,
+        "adam_beta1": settings.adam_beta1,
+        "adam_beta2": settings.adam_beta2,
+        "max_grad_norm": settings.max_grad_norm,
+        "router_aux_loss_coef": settings.router_aux_loss_coef,
+        "save_strategy": "steps",
+        "save_steps": settings.save_steps,
+        "save_total_limit": None,  # StageTrainer rotates, after the new checkpoint is known to be whole
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,  # the default shows the running mean in place of a NaN
+        "report_to": [],
+        "disable_tqdm": True,
+        "seed": stage.config.seed,
+        "data_seed": stage.config.seed,
+        "use_cpu": engine.uses_cpu(stage.config.engine),
+        "bf16": model.dtype == "bfloat16",
+        "gradient_checkpointing": model.gradient_checkpointing,
+        "dataloader_pin_memory": not engine.uses_cpu(stage.config.engine),
+        "deepspeed": engine.deepspeed_config(stage.config.engine, model),
+        **scheduler_arguments(settings.lr_scheduler, settings.min_lr_ratio),
+    }
+
+
+def train(stage: Stage, trainer: StageTrainer) -> None:
+    """Train to the last step, from the newest whole checkpoint if there is one.
+
+    Raises:
+        StoppedError: a stop was asked for; a checkpoint of the last step is written.
+    """
+    trainer.save_total_checkpoints = stage.settings.save_total_limit
+    trainer.remove_callback(PrinterCallback)
+    stopping = StopCallback(stage.run_dir)
+    lineage = {"parent": str(stage.parent), "data_sha256": data_sha256(stage.data)}
+    trainer.add_callback(stopping)
+    trainer.add_callback(
+        ProgressCallback(
+            stage=stage.name,
+            stage_dir=stage.directory,
+            total_steps=stage.settings.max_steps,
+            wandb=stage.config.wandb,
+            run_name=stage.run_dir.name,
+            config=stage.recipe,
+            lineage=lineage,
+        )
+    )
+    newest = checkpoint.newest_checkpoint(stage.directory / "checkpoints", warn=_warn)
+    started = time.monotonic()
+    trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    _add_seconds(stage, time.monotonic() - started)
+    if stopping.stopped:
+        raise StoppedError(f"{stage.name} stopped at step {trainer.state.global_step}")
+
+
+def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
+    """Held-out loss, training.json, and the hand-off: collective, written by the first rank.
+
+    Args:
+        held_out: name of the held-out rows, None for a stage without a held-out loss.
+    """
+    loss = None
+    if held_out is not None:
+        assert isinstance(trainer, PackedTrainer)
+        loss = trainer.held_out_loss(stage.rows(held_out))
+    model = trainer.model_wrapped.module
+    if not trainer.args.should_save:
+        export.write_safetensors(model, None)
+        return
+    logged = [entry["num_tokens"] for entry in trainer.state.log_history if "num_tokens" in entry]
+    facts = {"steps": trainer.state.global_step, "tokens": int(logged[-1]) if logged else 0, "heldout_loss": loss}
+    run_directory.write_json(stage.directory / "training.json", {**_seconds(stage), **facts})
+    checkpoint.write_handoff(
+        stage.directory / "export",
+        stage=stage.name,
+        step=trainer.state.global_step,
+        parent=stage.parent,
+        recipe_sha256=checkpoint.sha256_json(stage.recipe),
+        data_sha256=data_sha256(stage.data),
+        tokenizer=stage.data / "tokenizer",
+        write_weights=lambda directory: export.write_safetensors(model, directory),
+    )
+
+
+def data_sha256(data: Path) -> str:
+    """The hash over everything preparation wrote."""
+    return json.loads((data / "manifest.json").read_text())["sha256"]
+
+
+def _seconds(stage: Stage) -> dict[str, float]:
+    path = stage.directory / "seconds.json"
+    return json.loads(path.read_text()) if path.is_file() else {"seconds": 0.0}
+
+
+def _add_seconds(stage: Stage, seconds: float) -> None:
+    """Training time over all starts of the stage, so that a resumed run reports the whole."""
+    if engine.rank() == 0:
+        total = _seconds(stage)["seconds"] + seconds
+        run_directory.write_json(stage.directory / "seconds.json", {"seconds": total})
+
+
+def _warn(text: str) -> None:
+    if engine.rank() == 0:
+        print(f"agentworld: WARNING: {text}", file=sys.stderr)
