@@ -85,7 +85,8 @@ def prepare(
         report |= selection
         clock.lap("select")
         if tokenizer is None:
-            tokenizer = train_tokenizer(_texts(settings, seed, pools, samples), settings.tokenizer_vocab_size)
+            texts = _texts(settings, seed, pools, samples)
+            tokenizer = train_tokenizer(texts, settings.tokenizer_vocab_size, settings.tokenizer_units)
             report["tokenizer"] = {"size": len(tokenizer), "trained": True}
         else:
             report["tokenizer"] = {"size": len(tokenizer), "trained": False}
@@ -222,7 +223,7 @@ def _texts(settings: DataSettings, seed: int, pools: Pools, samples: Samples) ->
             seen_domains.add(trajectory.domain)
             yield from (system_prompt(trajectory, version, settings.prompt_set) for version in VERSIONS)
     for trajectory in pools["cpt"]:
-        yield system_prompt(trajectory, CPT_VERSION, settings.prompt_set)
+        yield from ("system\n", system_prompt(trajectory, CPT_VERSION, settings.prompt_set))
         for turn in trajectory.turns:
             yield from ("user\n", turn.action, "assistant\n", turn.observation)
     for sample in samples["sft"]:

@@ -59,6 +59,7 @@ class DataSettings:
     split: SplitSettings = field(default_factory=SplitSettings)
     mask: MaskSettings = field(default_factory=MaskSettings)
     tokenizer_vocab_size: int = 1024  # of the byte-level BPE trained when the model brings no tokenizer
+    tokenizer_units: list[str] = field(default_factory=list)  # constant strings that its splitting leaves whole
     cpt_row_tokens: int = 1024  # packed row of CPT; longer documents are split
     sft_row_tokens: int = 1024  # packed row of SFT; longer samples are dropped and counted
     rl_prompt_tokens: int = 1024  # longer RL prompts are dropped and counted

@@ -4,10 +4,11 @@ Both hold the same five control tokens, those of the Qwen family. `render.Render
 """
 
 import copy
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from agentworld.data.errors import ContentError, RequestError
@@ -18,12 +19,14 @@ IM_END = "<|im_end|>"  # end of a message: what a model must produce to stop
 THINK = "<think>"
 END_THINK = "</think>"
 CONTROL_TOKENS = (PAD, IM_START, IM_END, THINK, END_THINK)
+# The splitting of GPT-2 (Radford et al. 2019, section 2.2), which `ByteLevel(use_regex=True)` has built in.
+GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 MIN_VOCAB_SIZE = 256 + len(CONTROL_TOKENS)  # every byte, so that any text can be encoded
 
 _TEMPLATE = Path(__file__).parent / "prompts" / "chat_template.jinja"
 
 
-def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocab_size: int, units: Sequence[str] = ()) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE (GPT-2 splitting, no normalizer) and add the control tokens after its vocabulary.
 
     The same texts in the same order give the same bytes on disk.
@@ -31,13 +34,20 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenize
     Args:
         texts: pieces of text as they are encoded later, each without control tokens.
         vocab_size: upper bound of the vocabulary with the control tokens; a small corpus fills less.
+        units: constant strings of the corpus that splitting leaves whole, so that merges can make each one token.
 
     Raises:
         RequestError: `vocab_size` is below 261 (256 bytes + 5 control tokens).
     """
     check_vocab_size(vocab_size)
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    whole = sorted(map(re.escape, units), key=len, reverse=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join([*whole, GPT2_SPLIT])), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - len(CONTROL_TOKENS),

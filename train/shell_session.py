@@ -123,6 +123,7 @@ class Session:
     def resolve(self, text: str) -> str:
         """A path as typed, as the prompt would show it."""
         path = posixpath.normpath(posixpath.join(self.absolute(self.folder), text))
+        path = path[1:] if path.startswith("//") else path  # normpath keeps two leading slashes (POSIX 4.13)
         return "~" + path[len(self.home) :] if path == self.home or path.startswith(self.home + "/") else path
 
     def parent(self, path: str) -> str:

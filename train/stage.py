@@ -171,8 +171,7 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
     if not trainer.args.should_save:
         export.write_safetensors(model, None)
         return
-    logged = [entry["num_tokens"] for entry in trainer.state.log_history if "num_tokens" in entry]
-    facts = {"steps": trainer.state.global_step, "tokens": int(logged[-1]) if logged else 0, "heldout_loss": loss}
+    facts = {"steps": trainer.state.global_step, "tokens": _tokens(stage), "heldout_loss": loss}
     run_directory.write_json(stage.directory / "training.json", {**_seconds(stage), **facts})
     checkpoint.write_handoff(
         stage.directory / "export",
@@ -189,6 +188,12 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
 def data_sha256(data: Path) -> str:
     """The hash over everything preparation wrote."""
     return json.loads((data / "manifest.json").read_text())["sha256"]
+
+
+def _tokens(stage: Stage) -> int:
+    """Tokens of all starts of the stage; the trainer's own counter may start again at a resume."""
+    last = (stage.directory / "metrics.jsonl").read_text().splitlines()[-1]
+    return int(json.loads(last)["tokens"])
 
 
 def _seconds(stage: Stage) -> dict[str, float]:
