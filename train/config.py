@@ -37,6 +37,8 @@ class ArchitectureSettings:
     moe_intermediate_size: int = 64
     shared_expert_intermediate_size: int = 128
     max_position_embeddings: int = 2048
+    tie_word_embeddings: bool = False
+    initializer_range: float = 0.02  # standard deviation of the weights
 
 
 @dataclass

@@ -1,10 +1,12 @@
 """Load a base model or a hand-off, and build the tiny model of the same architecture."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeGatedDeltaNet
 
 from agentworld.data.errors import ContentError
 from agentworld.train.config import ArchitectureSettings, ModelSettings
@@ -20,10 +22,25 @@ def build(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
-        tie_word_embeddings=False,
         **architecture_fields(settings.architecture),
     )
-    return Qwen3_5MoeForCausalLM(config).to(DTYPES[settings.dtype])
+    built = Qwen3_5MoeForCausalLM(config)
+    for module in built.modules():
+        if isinstance(module, Qwen3_5MoeGatedDeltaNet):
+            spread_time_steps(module)
+    return built.to(DTYPES[settings.dtype])
+
+
+@torch.no_grad()
+def spread_time_steps(layer: Qwen3_5MoeGatedDeltaNet) -> None:
+    """Give the heads of a fresh Gated DeltaNet layer memories from a few to about a thousand tokens.
+
+    The class starts with a time step of softplus(1) = 1.3, made to be overwritten by a checkpoint: at a decay rate of 8
+    a head keeps exp(-10) of its state from one token to the next. Trained from scratch, steps are drawn log-uniformly
+    from [0.001, 0.1] as in Mamba (arXiv:2312.00752 section 3.6), which Gated DeltaNet keeps (arXiv:2412.06464).
+    """
+    step = torch.empty_like(layer.dt_bias).uniform_(math.log(1e-3), math.log(1e-1)).exp()
+    layer.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
 
 
 def architecture_fields(settings: ArchitectureSettings) -> dict[str, Any]:
