@@ -120,6 +120,10 @@ def test_the_export_loads_elsewhere(chain) -> None:
     assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"]
     assert type(model).__name__ == "Qwen3_5MoeForCausalLM"
     config = json.loads((chain["run"] / "rl" / "export" / "config.json").read_text())
+    assert config == json.loads((chain["run"] / "base" / "export" / "config.json").read_text()), (
+        "training leaves no trace"
+    )
+    assert config["use_cache"] is True
     assert "vision_config" not in config and config["architectures"] == ["Qwen3_5MoeForCausalLM"]
     tokenizer = AutoTokenizer.from_pretrained(path)
     assert tokenizer.convert_tokens_to_ids("<|im_end|>") == config["eos_token_id"] == tokenizer.eos_token_id
@@ -167,6 +171,23 @@ def test_a_cut_handoff_stops_the_next_stage(chain, tmp_path) -> None:
     text = process.communicate(timeout=60)[0]
     assert process.returncode == 1 and str(shard) in text and "cut or altered" in text
     assert not (root / "chain" / "sft" / "export").exists()
+
+
+def test_a_kill_between_the_last_checkpoint_and_the_export_costs_no_step(chain, tmp_path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(chain["run"], run)
+    before = {name: (run / "rl" / name).read_bytes() for name in ("metrics.jsonl", "training.json")}
+    handoff = json.loads((run / "rl" / "export" / "handoff.json").read_text())
+    shutil.rmtree(run / "rl" / "export")
+    (run / "rl" / "training.json").unlink()
+    work(run, "rl", 2)
+    assert (run / "rl" / "metrics.jsonl").read_bytes() == before["metrics.jsonl"]
+    again = json.loads((run / "rl" / "export" / "handoff.json").read_text())
+    assert again["step"] == handoff["step"] == 4 and again["files"] == handoff["files"]
+    assert (
+        json.loads((run / "rl" / "training.json").read_text())["tokens"]
+        == json.loads(before["training.json"])["tokens"]
+    )
 
 
 def reopened(chain, tmp_path: Path, name: str, drop: str, **changes: dict) -> Path:

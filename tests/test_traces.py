@@ -273,9 +273,13 @@ def test_no_session_breaks_it() -> None:
         scripted_teacher(turns, typed(" ".join(draw.choices(pieces, k=draw.randint(0, 6)))))
 
 
-@pytest.mark.parametrize("command", ["cp a.txt /", "mv a.txt /", "cd //", "cat //a", "ls //tmp", "mkdir //x", "echo a > //b"])
+@pytest.mark.parametrize(
+    "command", ["cp a.txt /", "mv a.txt /", "cd //", "cat //a", "ls //tmp", "mkdir //x", "echo a > //b"]
+)
 def test_two_leading_slashes_are_one(command: str) -> None:
     """As an action and in the history, where a real trajectory may hold them."""
     scripted_teacher([], typed(command))
     turn = Turn(typed(command), f"{command}\n{HOME}")
-    assert scripted_teacher([turn], typed("pwd")) == scripted_teacher([Turn(typed("true"), f"true\n{HOME}")], typed("pwd"))
+    assert scripted_teacher([turn], typed("pwd")) == scripted_teacher(
+        [Turn(typed("true"), f"true\n{HOME}")], typed("pwd")
+    )

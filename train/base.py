@@ -23,5 +23,5 @@ def run(config: Config, run_dir: Path) -> None:
         recipe_sha256=checkpoint.sha256_json(asdict(config)),
         data_sha256=data_sha256(run_dir / "data"),
         tokenizer=tokenizer_dir,
-        write_weights=lambda directory: export.write_safetensors(built, directory),
+        write_weights=lambda directory: export.write_safetensors(built, built.config, directory),
     )

@@ -68,6 +68,7 @@ class Generator:
             max_new_tokens=max_new_tokens,
             eos_token_id=self.renderer.end_id,
             pad_token_id=pad,
+            use_cache=True,
             **sampling,
         )
         rows = out[:, longest:].tolist()

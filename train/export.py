@@ -14,6 +14,7 @@ import torch
 from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
 from safetensors.torch import save_file
 from torch import nn
+from transformers import GenerationConfig, PreTrainedConfig
 
 SHARD_BYTES = 4 << 30
 # AutoEP's names for what stands once in a layer, and the model's own.
@@ -40,8 +41,8 @@ def full_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{prefix}down_proj", _all_experts(layer, layer.experts.w2)
 
 
-def write_safetensors(model: nn.Module, directory: Path | None) -> None:
-    """Write shards, the index and config.json into `directory`; ranks that do not write pass None and still take
+def write_safetensors(model: nn.Module, config: PreTrainedConfig, directory: Path | None) -> None:
+    """Write shards, the index and `config` into `directory`; ranks that do not write pass None and still take
     part.
     """
     shard: dict[str, torch.Tensor] = {}
@@ -62,7 +63,8 @@ def write_safetensors(model: nn.Module, directory: Path | None) -> None:
     weight_map |= _write_shard(directory, files, shard)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    model.config.save_pretrained(directory)
+    config.save_pretrained(directory)
+    GenerationConfig.from_model_config(config).save_pretrained(directory)
 
 
 def _write_shard(directory: Path, number: int, tensors: dict[str, torch.Tensor]) -> dict[str, str]:

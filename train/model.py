@@ -58,6 +58,15 @@ def architecture_fields(settings: ArchitectureSettings) -> dict[str, Any]:
     return fields
 
 
+def load_config(path: Path, dtype: str) -> Qwen3_5MoeTextConfig:
+    """The text configuration of a directory, for an export. Never the one of a model that has been trained: trainers set
+    `use_cache` off and `output_router_logits` on in it, and with both left so an export generates slowly or fails."""
+    config = Qwen3_5MoeTextConfig.from_pretrained(str(path))
+    config.architectures = [Qwen3_5MoeForCausalLM.__name__]
+    config.dtype = DTYPES[dtype]
+    return config
+
+
 def load(path: Path, dtype: str) -> Qwen3_5MoeForCausalLM:
     """Load the text model of a Hugging Face directory (or hub id) in `dtype`.
 

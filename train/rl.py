@@ -61,6 +61,7 @@ def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
         temperature=settings.temperature,
         top_p=1.0,
         top_k=0,
+        generation_kwargs={"use_cache": True},  # the trainer turns it off in the model's config
         importance_sampling_level="sequence",
         loss_type="grpo",
         scale_rewards="group",

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast, PrinterCallback
 
 from agentworld.data.errors import ContentError
 from agentworld.data.tokenizer import load_tokenizer
-from agentworld.train import checkpoint, engine, export, kernels, run_directory
+from agentworld.train import checkpoint, engine, export, kernels, model, run_directory
 from agentworld.train.config import STAGES, Config, StageSettings
 from agentworld.train.progress import ProgressCallback
 from agentworld.train.stop import StoppedError
@@ -98,7 +98,7 @@ def architecture_to_check(config: Config) -> dict[str, Any] | None:
 
 def common_arguments(stage: Stage) -> dict[str, Any]:
     """`TrainingArguments` of every stage."""
-    settings, model = stage.settings, stage.config.model
+    settings, weights = stage.settings, stage.config.model
     return {
         "output_dir": str(stage.directory / "checkpoints"),
         "max_steps": settings.max_steps,
@@ -119,10 +119,10 @@ def common_arguments(stage: Stage) -> dict[str, Any]:
         "seed": stage.config.seed,
         "data_seed": stage.config.seed,
         "use_cpu": engine.uses_cpu(stage.config.engine),
-        "bf16": model.dtype == "bfloat16",
-        "gradient_checkpointing": model.gradient_checkpointing,
+        "bf16": weights.dtype == "bfloat16",
+        "gradient_checkpointing": weights.gradient_checkpointing,
         "dataloader_pin_memory": not engine.uses_cpu(stage.config.engine),
-        "deepspeed": engine.deepspeed_config(stage.config.engine, model),
+        "deepspeed": engine.deepspeed_config(stage.config.engine, weights),
         **scheduler_arguments(settings.lr_scheduler, settings.min_lr_ratio),
     }
 
@@ -167,9 +167,10 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
     if held_out is not None:
         assert isinstance(trainer, PackedTrainer)
         loss = trainer.held_out_loss(stage.rows(held_out))
-    model = trainer.model_wrapped.module
+    trained = trainer.model_wrapped.module
+    config = model.load_config(stage.parent, stage.config.model.dtype)
     if not trainer.args.should_save:
-        export.write_safetensors(model, None)
+        export.write_safetensors(trained, config, None)
         return
     facts = {"steps": trainer.state.global_step, "tokens": _tokens(stage), "heldout_loss": loss}
     run_directory.write_json(stage.directory / "training.json", {**_seconds(stage), **facts})
@@ -181,7 +182,7 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
         recipe_sha256=checkpoint.sha256_json(stage.recipe),
         data_sha256=data_sha256(stage.data),
         tokenizer=stage.data / "tokenizer",
-        write_weights=lambda directory: export.write_safetensors(model, directory),
+        write_weights=lambda directory: export.write_safetensors(trained, config, directory),
     )
 
 
@@ -191,9 +192,10 @@ def data_sha256(data: Path) -> str:
 
 
 def _tokens(stage: Stage) -> int:
-    """Tokens of all starts of the stage; the trainer's own counter may start again at a resume."""
-    last = (stage.directory / "metrics.jsonl").read_text().splitlines()[-1]
-    return int(json.loads(last)["tokens"])
+    """Tokens of all starts of the stage; the trainer's own counter may start again at a resume, and RL logs it only at
+    the first step of a rollout."""
+    rows = map(json.loads, (stage.directory / "metrics.jsonl").read_text().splitlines())
+    return int(max(row.get("tokens", 0) for row in rows))
 
 
 def _seconds(stage: Stage) -> dict[str, float]:

@@ -65,6 +65,13 @@ class StageTrainer:
     def _save_more(self, directory: Path) -> None:
         """What a subclass adds to a checkpoint before it is marked complete."""
 
+    def _run_epoch(self, *args, **kwargs) -> None:
+        """Take no step past the last: from a checkpoint of the last step the stock loop trains one more."""
+        if self.state.global_step < self.state.max_steps:
+            super()._run_epoch(*args, **kwargs)
+        else:
+            self.control.should_training_stop = True
+
     def training_step(self, model, inputs, num_items_in_batch=None) -> torch.Tensor:
         """Stop on the first non-finite loss, naming the step and the rows: the optimizer has not seen it yet."""
         loss = super().training_step(model, inputs, num_items_in_batch)
