@@ -39,8 +39,12 @@ def start(root: Path, *overrides: str, **options) -> subprocess.Popen:
     return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def metrics(stage: Path) -> list[dict]:
-    return [json.loads(line) for line in (stage / "metrics.jsonl").read_text().splitlines()]
+    return rows_of(stage / "metrics.jsonl")
 
 
 def wait_for_step(stage: Path, step: int, process: subprocess.Popen, seconds: float = 180) -> None:
@@ -96,7 +100,7 @@ def test_the_report_is_complete(chain) -> None:
         assert (entry["heldout_loss"] is not None) == (entry["stage"] in ("cpt", "sft"))
         assert (entry["reward"] is not None) == (entry["stage"] in ("sft", "rl"))
     text = chain["resumed"][1]
-    assert "exact" in text and "copy_last_observation" in text
+    assert "exact" in text and "copy last" in text and "rl - sft" in text
 
 
 def test_each_stage_starts_fresh(chain) -> None:
@@ -146,8 +150,7 @@ def test_training_rollout_and_evaluation_see_the_same_history(chain) -> None:
         assert row["prompt_ids"] == renderer.prompt(system, trajectory.turns, int(turn))
         trained = renderer.conversation(system, trajectory.turns, [True] * len(trajectory.turns))
         assert trained.input_ids[: len(row["prompt_ids"])] == row["prompt_ids"]
-    completions = [json.loads(line) for path in sorted((run / "rl" / "completions").glob("*.jsonl")) for line in
-                   path.read_text().splitlines()]  # fmt: skip
+    completions = [row for path in sorted((run / "rl" / "completions").glob("*.jsonl")) for row in rows_of(path)]
     assert len(completions) == 2 * 2 * 4  # two rollouts of 2 prompts x 4 samples
     truths = {row["prompt"]: row["observation"] for row in prompts}
     assert all(row["truth"] == truths[row["prompt"]] and row["reason"] for row in completions)
@@ -231,10 +234,7 @@ def test_two_ranks_take_an_rl_step(chain, tmp_path) -> None:
     work(run, "rl", 2)
     steps = metrics(run / "rl")
     assert [row["step"] for row in steps] == [1, 2] and all(math.isfinite(row["loss"]) for row in steps)
-    rollouts = [
-        [json.loads(line) for line in (run / "rl" / "completions" / f"step_00000_rank_{rank}.jsonl").read_text().splitlines()]
-        for rank in range(2)
-    ]  # fmt: skip
+    rollouts = [rows_of(run / "rl" / "completions" / f"step_00000_rank_{rank}.jsonl") for rank in range(2)]
     keys = [row["prompt"] for rank in rollouts for row in rank]
     assert len(keys) == 8 and {keys.count(key) for key in keys} == {4}, "whole groups of 4 over both ranks"
     weights = AutoModelForCausalLM.from_pretrained(str(run / "rl" / "export")).state_dict()

@@ -73,8 +73,8 @@ def launch(arguments: Sequence[str], nproc: int, log_dir: Path, environment: Map
 def rank_environment(shared: Mapping[str, str], rank: int, nproc: int) -> dict[str, str]:
     """The variables from which torch.distributed and DeepSpeed read their place; all are needed, for one rank too."""
     environment = dict(shared)
-    # GNU OpenMP threads spin at barriers: with one other busy process on 2 cores that cost a factor of 12 to 18 (4,800 to
-    # 270 tokens/s of the tiny model); spinning briefly costs nothing alone.
+    # Threads of GNU OpenMP spin at barriers: beside one other busy process on 2 cores two threads of the tiny model
+    # fell from 4,800 to 270 tokens/s. Spinning briefly costs nothing alone (4,900).
     environment.setdefault("GOMP_SPINCOUNT", "3000")
     environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // nproc)))
     environment.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -22,6 +22,8 @@ def build(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
+        architectures=[Qwen3_5MoeForCausalLM.__name__],
+        dtype=DTYPES[settings.dtype],
         **architecture_fields(settings.architecture),
     )
     built = Qwen3_5MoeForCausalLM(config)
@@ -59,8 +61,11 @@ def architecture_fields(settings: ArchitectureSettings) -> dict[str, Any]:
 
 
 def load_config(path: Path, dtype: str) -> Qwen3_5MoeTextConfig:
-    """The text configuration of a directory, for an export. Never the one of a model that has been trained: trainers set
-    `use_cache` off and `output_router_logits` on in it, and with both left so an export generates slowly or fails."""
+    """The text configuration of a directory, for an export.
+
+    Never the one of a model that has been trained: trainers set `use_cache` off and `output_router_logits` on in it,
+    and an export that kept them would generate without a cache, or fail with one.
+    """
     config = Qwen3_5MoeTextConfig.from_pretrained(str(path))
     config.architectures = [Qwen3_5MoeForCausalLM.__name__]
     config.dtype = DTYPES[dtype]
