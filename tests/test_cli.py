@@ -97,7 +97,7 @@ def test_wrong_requests_end_with_2(arguments, said, capsys):
         (["model.path=no-such-model"], "model.path=no-such-model"),
         (["stage=sft", "run.name=a"], "cpt/export"),
         (["stage=eval", "run.name=a"], "no finished export"),
-        (["nproc=2"], "rl.completions_per_device=8"),
+        (["nproc=4"], "rl.completions_per_device=4"),
     ],
 )
 def test_missing_inputs_end_with_2_and_make_nothing(overrides, said, tmp_path, capsys):

@@ -85,7 +85,7 @@ def test_a_wrong_override_is_named_with_the_way_out(override, said):
         (["data.on_bad=ignore"], ["data.on_bad", "fail, skip"]),
         (["data.record.mix=ligth"], ["data.record.mix=light"]),
         (["data.prompt_set=breif"], ["data.prompt_set=brief"]),
-        (["cpt.warmup_steps=601"], ["cpt.warmup_steps=601", "cpt.max_steps=600"]),
+        (["cpt.warmup_steps=601", "cpt.max_steps=600"], ["cpt.warmup_steps=601", "cpt.max_steps=600"]),
         (["sft.max_steps=0"], ["sft.max_steps", "greater than 0"]),
         (["rl.learning_rate=-1e-4"], ["rl.learning_rate", "greater than 0"]),
         (["cpt.learning_rate=nan"], ["cpt.learning_rate", "finite"]),
@@ -102,7 +102,7 @@ def test_a_wrong_override_is_named_with_the_way_out(override, said):
         (["data.tokenizer_vocab_size=200"], ["data.tokenizer_vocab_size=200"]),
         (["eval.reward_draws=3"], ["eval.reward_draws=3", "at least 4"]),
         (["engine.expert_parallel=3", "nproc=3"], ["engine.expert_parallel=3", "model.architecture.num_experts=8"]),
-        (["engine.expert_parallel=2"], ["engine.expert_parallel=2", "nproc=2"]),
+        (["engine.expert_parallel=2", "nproc=1"], ["engine.expert_parallel=2", "nproc=2"]),
         (["nproc=-1"], ["nproc"]),
     ],
 )
@@ -113,7 +113,7 @@ def test_a_contradiction_names_its_keys(overrides, said):
 
 
 def test_processes_must_divide_the_rl_mini_batch_and_the_advice_works():
-    config = compose([SMOKE, "nproc=2"])  # 16 completions a mini-batch, 16 a device: one process only
+    config = compose([SMOKE, "rl.completions_per_device=16"])  # 16 completions a mini-batch: one process only
     with pytest.raises(RequestError, match=r"rl\.completions_per_device=8"):
         validate_processes(config, 2)
     validate_processes(compose([SMOKE, "nproc=2", "rl.completions_per_device=8"]), 2)

@@ -75,7 +75,7 @@ def workers(tmp_path, monkeypatch) -> Workers:
 
 
 def run(workers: Workers, *overrides: str) -> int:
-    given = ["recipe=smoke", "run.name=a", *overrides]
+    given = ["recipe=smoke", "run.name=a", "cpt.max_steps=600", "sft.max_steps=60", "rl.max_steps=60", *overrides]
     return pipeline.run(compose([*given, f"run.root={workers.root}/runs"]), given)
 
 

@@ -25,6 +25,6 @@ def test_every_group_is_a_folder_with_options():
 
 def test_smoke_runs_anywhere():
     config = compose(["recipe=smoke"])
-    assert (config.engine.device, config.nproc, config.model.path, config.data.trajectories) == ("cpu", 1, "", [])
+    assert (config.engine.device, config.nproc, config.model.path, config.data.trajectories) == ("cpu", 2, "", [])
     assert config.wandb.mode == "offline"
     assert not config.data.mask.enabled

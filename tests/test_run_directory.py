@@ -17,7 +17,7 @@ from agentworld.train.run_directory import new_name, open_run, update_run_json, 
 
 
 def recipe(root: Path, *overrides: str) -> Config:
-    return compose(["recipe=smoke", f"run.root={root}", *overrides])
+    return compose(["recipe=smoke", f"run.root={root}", "cpt.max_steps=600", *overrides])
 
 
 def start(root: Path, *overrides: str) -> Path:
