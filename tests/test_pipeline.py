@@ -75,12 +75,12 @@ def workers(tmp_path, monkeypatch) -> Workers:
 
 
 def run(workers: Workers, *overrides: str) -> int:
-    given = ["recipe=smoke", "run.name=a", "cpt.max_steps=600", "sft.max_steps=60", "rl.max_steps=60", *overrides]
+    given = ["recipe=smoke", "run.name=a", *overrides]
     return pipeline.run(compose([*given, f"run.root={workers.root}/runs"]), given)
 
 
 def test_a_run_goes_through_its_stages_and_reports(workers, capsys):
-    assert run(workers) == 0
+    assert run(workers, "cpt.max_steps=600", "sft.max_steps=60", "rl.max_steps=61") == 0
     assert workers.steps == ALL
     assert workers.prepared == 1
     shown = capsys.readouterr().out.splitlines()
@@ -91,7 +91,7 @@ def test_a_run_goes_through_its_stages_and_reports(workers, capsys):
         "[4/8] evaluate cpt: 200 held-out turns",
         "[5/8] sft: 60 steps",
         "[6/8] evaluate sft: 200 held-out turns",
-        "[7/8] rl: 60 steps",
+        "[7/8] rl: 61 steps",
         "[8/8] evaluate rl: 200 held-out turns",
     ]
     assert shown[-1] == "the table"
