@@ -17,7 +17,7 @@ from agentworld.train.run_directory import new_name, open_run, update_run_json, 
 
 
 def recipe(root: Path, *overrides: str) -> Config:
-    return compose(["recipe=smoke", f"run.root={root}", "cpt.max_steps=600", *overrides])
+    return compose(["recipe=smoke", f"run.root={root}", *overrides])
 
 
 def start(root: Path, *overrides: str) -> Path:
@@ -67,10 +67,10 @@ def test_an_existing_run_is_refused_and_left_alone(tmp_path):
 
 
 def test_resume_continues_starts_if_absent_and_refuses_another_recipe(tmp_path):
-    run_dir = start(tmp_path, "run.name=a", "resume=true")  # absent: made
+    run_dir = start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=600")  # absent: made
     fill(run_dir)
     identity = json.loads((run_dir / "run.json").read_text())["id"]
-    start(tmp_path, "run.name=a", "resume=true", "nproc=2", "stage=cpt")
+    start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=600", "nproc=2", "stage=cpt")
     assert (run_dir / "rl" / "export" / "handoff.json").exists()
     assert json.loads((run_dir / "run.json").read_text())["id"] == identity
     with pytest.raises(RequestError, match=r"cpt\.max_steps=700 differs from the 600"):
