@@ -195,7 +195,8 @@ def _select(
         if pool == "sft" and pools["sft"] and not samples["sft"]:
             raise ContentError(
                 f"sft: no trace is left: of {count.turns} turns the teacher answered {count.answered}, none of them "
-                "as the environment did; use another teacher, or set data.split.sft=0"
+                "as the environment did; "
+                "run stage=cpt with data.split.sft=0, which needs no traces"
             )
     for name, pool in pools.items():
         write_jsonl(directory / f"{name}.jsonl", pool)

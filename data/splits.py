@@ -43,7 +43,7 @@ def split_pools(trajectories: Sequence[Trajectory], split: SplitSettings, seed: 
         pool = list(shares)[len(sizes)]
         raise ContentError(
             f"the {pool} pool would be empty: {len(shares)} pools need as many different split_group values, found "
-            f"{len(sizes)} in {len(trajectories)} trajectories; give more, or set data.split.{pool}=0"
+            f"{len(sizes)} in {len(trajectories)} trajectories; give more of them"
         )
     order = sorted(sizes, key=lambda group: draws.digest("split", seed, group))
     pool_of = _cut(order, sizes, shares)

@@ -82,6 +82,8 @@ def adapt(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:
     adapted.eos_token = IM_END
     adapted.pad_token = PAD
     adapted.padding_side = adapted.init_kwargs["padding_side"] = "left"  # init_kwargs is what save_pretrained writes
+    for key in ("is_local", "local_files_only"):  # how it was loaded is no property of it: the files keep their bytes
+        adapted.init_kwargs.pop(key, None)
     adapted.chat_template = _TEMPLATE.read_text(encoding="utf-8").rstrip("\n")
     return adapted
 

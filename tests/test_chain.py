@@ -164,6 +164,29 @@ def test_a_finished_run_is_not_done_again(chain) -> None:
     assert (chain["run"] / "rl" / "export" / "handoff.json").stat().st_mtime_ns == before
 
 
+def test_an_export_starts_another_run(chain, tmp_path) -> None:
+    """With its handoff.json, and although this run's data is prepared anew with the tokenizer that it brings."""
+    given = [
+        f"model.path={chain['run'] / 'cpt' / 'export'}",
+        f"data.trajectories=[{chain['run'] / 'data' / 'recorded.jsonl'}]",
+    ]
+    process = start(tmp_path / "runs", *given, "stage=sft")
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, text
+    made = checkpoint.verify_handoff(tmp_path / "runs" / "chain" / "sft" / "export")
+    assert made["parent"]["path"] == str(chain["run"] / "cpt" / "export")
+    assert made["tokenizer_sha256"] == checkpoint.verify_handoff(chain["run"] / "cpt" / "export")["tokenizer_sha256"]
+
+
+def test_other_ranks_than_wrote_the_checkpoint_are_refused(chain, tmp_path) -> None:
+    root = tmp_path / "runs"
+    shutil.copytree(chain["run"], root / "chain")
+    shutil.rmtree(root / "chain" / "rl" / "export")
+    process = start(root, "resume=true", "nproc=1")
+    text = process.communicate(timeout=120)[0]
+    assert process.returncode == 2 and "was written by 2 processes" in text and "nproc=2" in text
+
+
 def test_a_cut_handoff_stops_the_next_stage(chain, tmp_path) -> None:
     root = tmp_path / "runs"
     shutil.copytree(chain["run"], root / "chain")

@@ -113,7 +113,7 @@ def test_the_exits_of_the_ranks_become_one(codes, outcome, tmp_path):
 
 
 def test_a_rank_that_is_killed_has_failed(tmp_path):
-    assert run("import os; os.kill(os.getpid(), 9)", 1, tmp_path) == launch.Outcome(1, 0)
+    assert run("import os; os.kill(os.getpid(), 9)", 1, tmp_path) == launch.Outcome(1, 0, killed_by=9)
 
 
 def test_a_failed_rank_ends_the_others_even_if_they_ignore_sigterm(tmp_path, monkeypatch):

@@ -7,7 +7,9 @@ import json
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.train import checkpoint, pipeline
@@ -26,6 +28,7 @@ class Workers:
         self.ranks: dict[str, int] = {}
         self.ending: dict[str, Outcome] = {}  # step -> how it ends instead of being done
         self.prepared = 0
+        self.prompts = 8
 
     def launch(self, arguments, nproc, log_dir, environment) -> Outcome:
         run_dir, step = Path(arguments[2]), arguments[3]
@@ -57,6 +60,8 @@ class Workers:
     def prepare(self, settings, seed, out, teacher, tokenizer, say) -> dict:
         self.prepared += 1
         out.mkdir()
+        (out / "prompts").mkdir()
+        parquet.write_table(pa.table({"prompt": [str(i) for i in range(self.prompts)]}), out / "prompts" / "rl.parquet")
         (out / "manifest.json").write_text("{}")
         return {}
 
@@ -228,3 +233,37 @@ def test_a_stage_may_start_from_a_given_model(workers, tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "load_tokenizer", lambda path: path)
     assert run(workers, f"model.path={tmp_path}", "stage=rl") == 0
     assert workers.steps == ["rl", "evaluate:rl"]
+
+
+def test_too_few_prompts_for_a_rollout_stop_before_any_stage(workers):
+    workers.prompts = 7
+    with pytest.raises(ContentError, match=r"7 prompts are left.*rl\.prompts_per_rollout=8"):
+        run(workers)
+    assert workers.steps == []
+    assert run(workers, "resume=true", "stage=cpt") == 0
+
+
+def test_overwrite_refuses_to_delete_its_own_inputs(workers):
+    assert run(workers) == 0
+    kept = workers.root / "runs" / "a" / "data" / "recorded.jsonl"
+    kept.write_text("{}\n")
+    with pytest.raises(RequestError, match=r"data\.trajectories.*lies in.*overwrite=true deletes"):
+        run(workers, "overwrite=true", f"data.trajectories=[{kept}]")
+    assert kept.exists() and (workers.root / "runs" / "a" / "rl" / "export").exists()
+
+
+def test_a_damaged_base_keeps_what_overwrite_would_delete(workers):
+    assert run(workers) == 0
+    export = workers.root / "runs" / "a" / "base" / "export"
+    (export / "model.safetensors").write_bytes(b"altered")
+    with pytest.raises(ContentError, match=r"model\.safetensors"):
+        run(workers, "overwrite=true", "stage=cpt")
+    assert (workers.root / "runs" / "a" / "rl" / "export").exists()
+
+
+def test_a_damaged_evaluation_is_made_again(workers):
+    assert run(workers) == 0
+    workers.steps.clear()
+    (workers.root / "runs" / "a" / "sft" / "evaluation.json").write_text('{"stage": "sf')
+    assert run(workers, "resume=true") == 0
+    assert workers.steps == ["evaluate:sft"]

@@ -63,7 +63,7 @@ def test_a_pool_without_a_share_is_empty():
 
 
 def test_too_few_groups_name_the_pool_and_the_way_out():
-    with pytest.raises(ContentError, match=r"the eval pool would be empty.*found 3 in 300.*data\.split\.eval=0"):
+    with pytest.raises(ContentError, match=r"the eval pool would be empty.*found 3 in 300.*give more"):
         split_pools(trajectories([100] * 3), SplitSettings(), 0)
 
 

@@ -142,10 +142,11 @@ def _verify_file(path: Path, expected: dict[str, Any]) -> None:
         raise ContentError(f"{path}: its content is not what the hand-off says (SHA-256 differs)")
 
 
-def accept_parent(parent: Path, stage: str, tokenizer: Path, architecture: dict[str, Any] | None) -> None:
+def accept_parent(parent: Path, stage: str | None, tokenizer: Path, architecture: dict[str, Any] | None) -> None:
     """Refuse a start directory that `stage` cannot continue from.
 
     Args:
+        stage: the stage that would continue; None where any maker is welcome (`model.path`).
         parent: a hand-off, or any Hugging Face directory (only its files can then be checked).
         tokenizer: the run's tokenizer directory; architecture: the config.json fields that must agree, None = any.
 
@@ -155,7 +156,7 @@ def accept_parent(parent: Path, stage: str, tokenizer: Path, architecture: dict[
     if (parent / HANDOFF).is_file() or not (parent / "config.json").is_file():
         handoff = verify_handoff(parent)
         made_by = handoff.get("stage")
-        if made_by not in STAGES or STAGES.index(made_by) >= STAGES.index(stage):
+        if stage is not None and (made_by not in STAGES or STAGES.index(made_by) >= STAGES.index(stage)):
             raise ContentError(f"{parent}: made by stage {made_by}, which does not come before {stage}")
         if handoff["tokenizer_sha256"] != tokenizer_sha256(tokenizer):
             raise ContentError(f"{parent}: its tokenizer is not the run's tokenizer in {tokenizer}")

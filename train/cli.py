@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         return options.verb(options)
-    except BrokenPipeError:  # the reader of a pipe (`| head`) has gone
+    except BrokenPipeError:  # the reader of a pipe (`| head`) has gone: a report is shown, a run is cut short
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE
+        return DONE if "report" in (sys.argv[1:] if arguments is None else arguments)[:1] else FAILED
     except KeyboardInterrupt:
         return _report_error("interrupted", INTERRUPTED)
     except RequestError as error:

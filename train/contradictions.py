@@ -38,12 +38,13 @@ POSITIVE = (
     *(f"eval.{key}" for key in ("examples", "batch_size", "max_new_tokens", "reward_examples")),
     *(f"data.{key}" for key in ("min_turns", "cpt_row_tokens", "sft_row_tokens", "rl_prompt_tokens")),
     *(f"data.record.{key}" for key in ("count", "min_turns", "command_timeout", "max_output_chars")),
-    *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl", "eval")),
+    "data.split.eval",
     "engine.expert_parallel",
 )
 NOT_NEGATIVE = (
     *(f"{stage}.{key}" for stage in ("cpt", "sft", "rl") for key in ("warmup_steps", "weight_decay")),
     *(f"{stage}.router_aux_loss_coef" for stage in ("cpt", "sft", "rl")),
+    *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl")),
     *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
 )
 SMALLEST_VOCABULARY = 264  # 256 bytes, the control tokens, and a few merges
@@ -71,7 +72,7 @@ def validate(config: Config) -> None:
     for name in ("cpt", "sft", "rl"):
         _validate_stage(name, getattr(config, name))
     _validate_rl(config.rl)
-    _validate_data(config.data)
+    _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     _validate_experts(config)
 
@@ -122,6 +123,8 @@ def _require_choice(key: str, value: Any, known: Sequence[Any]) -> None:
 
 
 def _validate_run(config: Config) -> None:
+    if config.seed >= 2**32:
+        raise RequestError(f"seed={config.seed} must be below 2**32, the limit of numpy's generator")
     if config.resume and config.overwrite:
         raise RequestError("resume=true and overwrite=true contradict: continue the run, or delete it; choose one")
     name = config.run.name
@@ -178,11 +181,16 @@ def _validate_rl(rl: RlSettings) -> None:
         )
 
 
-def _validate_data(data: DataSettings) -> None:
+def _validate_data(data: DataSettings, stage: str) -> None:
     split, record = data.split, data.record
     total = split.cpt + split.sft + split.rl + split.eval
     if abs(total - 1) > 1e-6:
         raise RequestError(f"data.split.cpt + sft + rl + eval must be 1, found {total:g}; change one of the four")
+    for pool in ("cpt", "sft", "rl"):
+        if getattr(split, pool) == 0 and stage in ("all", pool):
+            raise RequestError(
+                f"stage={stage} trains {pool}, but data.split.{pool}=0 leaves it no data; choose another stage"
+            )
     if record.min_turns > record.max_turns:
         raise RequestError(
             f"data.record.min_turns={record.min_turns} is more than data.record.max_turns={record.max_turns}"

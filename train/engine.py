@@ -85,3 +85,16 @@ def leave() -> None:
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
+
+
+def largest(number: int) -> int:
+    """The largest of a number over all ranks; collective."""
+    import torch
+    import torch.distributed as dist
+
+    if world_size() == 1:
+        return number
+    device = "cpu" if dist.get_backend() == "gloo" else "cuda"
+    value = torch.tensor([number], device=device)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return int(value.item())

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from agentworld.data.errors import ContentError
 from agentworld.data.examples import Example, select_examples
 from agentworld.data.render import Prediction, Renderer
 from agentworld.data.schema import read_jsonl
@@ -41,10 +42,14 @@ class Generator:
             StoppedError: a stop was asked for between two batches.
         """
         answers: list[list[int]] = [[] for _ in prompts]
-        for batch in self._batches(prompts):
-            if stop.requested(self.run_dir):
+        batches = list(self._batches(prompts))
+        for number in range(
+            engine.largest(len(batches))
+        ):  # ranks agree before each batch: none waits for one that left
+            if engine.largest(int(stop.requested(self.run_dir))):
                 raise stop.StoppedError("evaluation stopped")
-            completions = self._generate([prompts[i] for i in batch], max_new_tokens, sample)
+            batch = batches[number] if number < len(batches) else []
+            completions = self._generate([prompts[i] for i in batch], max_new_tokens, sample) if batch else []
             for place, ids in zip(batch, completions, strict=True):
                 answers[place] = ids
         return answers
@@ -82,8 +87,8 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
     weights = run_dir / stage / "export"
     if stage == "base" and not weights.exists():
         weights = Path(config.model.path)
-    examples = select_examples(list(read_jsonl(run_dir / "data" / "eval.jsonl")), config.eval.examples, config.seed)
     generator = Generator(config, run_dir, weights)
+    examples, too_long = _examples(generator)
     form = EVALUATION_VERSION["rl" if config.eval.prompt == "rl" else stage]
     scored = _predictions(generator, examples, form)
     reward = _sampled_reward(generator, examples[: config.eval.reward_examples]) if stage in ("sft", "rl") else None
@@ -97,6 +102,7 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
             "stage": stage,
             **_training_facts(run_dir / stage),
             "form": form,
+            "examples_too_long": too_long,
             "fidelity": fidelity.fidelity([item for item, _ in scored]),
             "reward": reward,
             "examples": [shown for _, shown in scored[:SHOWN_EXAMPLES]],
@@ -107,6 +113,21 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
         run_directory.write_json(
             run_dir / "baselines.json", fidelity.baselines(examples, _training_observations(run_dir))
         )
+
+
+def _examples(generator: Generator) -> tuple[list[Example], int]:
+    """The held-out turns whose prompt fits `data.rl_prompt_tokens` in RL's form, the same for every stage, and how many
+    do not fit."""
+    config = generator.config
+    pool = list(read_jsonl(generator.run_dir / "data" / "eval.jsonl"))
+    chosen = select_examples(pool, config.eval.examples, config.seed)
+    limit = config.data.rl_prompt_tokens
+    fitting = [e for e in chosen if len(_prompt(generator, e, EVALUATION_VERSION["rl"])) <= limit]
+    if not fitting:
+        raise ContentError(
+            f"all {len(chosen)} held-out prompts are longer than data.rl_prompt_tokens={limit}; raise it"
+        )
+    return fitting, len(chosen) - len(fitting)
 
 
 def _predictions(generator: Generator, examples: list[Example], form: str) -> list[tuple[fidelity.Scored, dict]]:

@@ -33,10 +33,12 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 @dataclass(frozen=True)
 class Outcome:
-    """`code`: 0 done, 1 failed, 2 wrong request, 3 stopped by a signal. `rank`: the first that failed."""
+    """`code`: 0 done, 1 failed, 2 wrong request, 3 stopped by a signal. `rank`: the first that failed; `killed_by`: the
+    signal that ended it, None for one that exited by itself."""
 
     code: int
     rank: int | None = None
+    killed_by: int | None = None
 
 
 def launch(arguments: Sequence[str], nproc: int, log_dir: Path, environment: Mapping[str, str]) -> Outcome:
@@ -154,7 +156,9 @@ def _wait(ranks: list[subprocess.Popen[bytes]], requests: _Requests) -> Outcome:
             _kill(ranks)
         time.sleep(POLL_SECONDS)
     if failed is not None:
-        return Outcome(codes[failed] if codes[failed] in (FAILED, WRONG_REQUEST) else FAILED, failed)
+        code = codes[failed]
+        assert code is not None
+        return Outcome(code if code in (FAILED, WRONG_REQUEST) else FAILED, failed, -code if code < 0 else None)
     stopped = requests.signum is not None or STOPPED in codes  # asked too late for the stage: the run stops after it
     return Outcome(STOPPED if stopped else 0)
 

@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyarrow import parquet
+
 from agentworld.data import prepare
-from agentworld.data.errors import RequestError
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.train import report
@@ -59,6 +61,7 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
 
 def _carry_out(config: Config, run_dir: Path, nproc: int, environment: dict[str, str]) -> int:
     _prepare(config, run_dir)
+    _require_prompts(config, run_dir)
     steps = _steps(config, run_dir)
     for number, step in enumerate(steps, start=1):
         if _is_done(config, run_dir, step):
@@ -128,7 +131,10 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
     if config.stage == "eval" or not evaluation.is_file():  # stage=eval asks for it again
         return False
     handoff = weights / HANDOFF  # a foreign model.path may have none
-    evaluated = json.loads(evaluation.read_text()).get("handoff_sha256")
+    try:
+        evaluated = json.loads(evaluation.read_text()).get("handoff_sha256")
+    except json.JSONDecodeError:
+        return False  # damaged: evaluate again
     return evaluated == (sha256_file(handoff) if handoff.is_file() else None)
 
 
@@ -142,7 +148,13 @@ def _check_inputs(config: Config) -> None:
     model = Path(config.model.path)
     if config.model.path and not (model / "config.json").is_file():
         raise RequestError(f"model.path={model} is not a Hugging Face directory: it holds no config.json")
+    if config.model.path and (model / HANDOFF).is_file():
+        verify_handoff(model)
     run_dir = Path(config.run.root) / config.run.name
+    if config.overwrite and config.run.name:
+        _refuse_own_inputs(config, run_dir)
+    if config.stage == "cpt" and (run_dir / "base" / "export" / HANDOFF).is_file():
+        verify_handoff(run_dir / "base" / "export")
     if config.stage in ("sft", "rl") and config.run.name:
         before = run_dir / _before(config.stage) / "export"
         if (before / HANDOFF).is_file():
@@ -154,6 +166,30 @@ def _check_inputs(config: Config) -> None:
             )
     if config.stage == "eval" and not any(_is_exported(config, run_dir, stage) for stage in STAGES):
         raise RequestError(f"stage=eval: {run_dir} holds no finished export to evaluate")
+
+
+def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
+    """overwrite=true would delete an input that lies in the run itself."""
+    named = {
+        "data.trajectories": config.data.trajectories,
+        "model.path": [config.model.path] if config.model.path else [],
+    }
+    for key, paths in named.items():
+        for path in paths:
+            if Path(path).resolve().is_relative_to(run_dir.resolve()):
+                raise RequestError(f"{key}: {path} lies in {run_dir}, which overwrite=true deletes; copy it first")
+
+
+def _require_prompts(config: Config, run_dir: Path) -> None:
+    """A rollout takes `rl.prompts_per_rollout` different prompts; with fewer the trainer would take no step."""
+    if config.stage not in ("all", "rl"):
+        return
+    kept = parquet.read_metadata(run_dir / "data" / "prompts" / "rl.parquet").num_rows
+    if kept < config.rl.prompts_per_rollout:
+        raise ContentError(
+            f"rl: {kept} prompts are left, a rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; give "
+            f"more trajectories, raise data.split.rl, or lower rl.prompts_per_rollout"
+        )
 
 
 def _before(stage: str) -> str:
@@ -172,6 +208,8 @@ def _explain(step: str, folder: Path, outcome: Outcome) -> None:
     if outcome.rank is None:
         return
     where = "its error stands above" if outcome.rank == 0 else f"its error stands in {folder}/rank{outcome.rank}.log"
+    if outcome.killed_by is not None:
+        where = f"it was killed by signal {outcome.killed_by} (9: often a lack of memory); resume=true continues"
     print(f"agentworld: error: {step} failed on rank {outcome.rank}; {where}", file=sys.stderr, flush=True)
 
 

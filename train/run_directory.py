@@ -108,7 +108,7 @@ def _exists(run_dir: Path) -> str:
 
 
 def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
-    fresh = all(entry.name == LOCK for entry in run_dir.iterdir())
+    fresh = all(entry.name.startswith(".") for entry in run_dir.iterdir())  # the lock, and what a kill has left
     if not fresh:
         stored = load_recipe(run_dir)  # refuses a folder that is not a run before anything in it is touched
         if config.resume:
@@ -123,7 +123,8 @@ def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
 def _overwrite(stored: Config, config: Config, run_dir: Path) -> None:
     """Delete what `stage` asks for; the recipe of what is kept must be the one it was made with."""
     if config.stage in ("all", "data"):
-        _remove(entry for entry in run_dir.iterdir() if entry.name != LOCK)
+        entries = [entry for entry in run_dir.iterdir() if entry.name != LOCK]
+        _remove(sorted(entries, key=lambda entry: entry.name == "recipe.yaml"))  # last: it marks the folder as a run
         return
     evaluations = [run_dir / stage / "evaluation.json" for stage in STAGES]
     if config.stage == "eval":

@@ -13,7 +13,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, PrinterCallback
 
-from agentworld.data.errors import ContentError
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.train import checkpoint, engine, export, kernels, model, run_directory
 from agentworld.train.config import STAGES, Config, StageSettings
@@ -63,7 +63,8 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
     """
     parent = parent_of(name, config, run_dir)
     tokenizer_dir = run_dir / "data" / "tokenizer"
-    checkpoint.accept_parent(parent, name, tokenizer_dir, architecture_to_check(config))
+    follows = None if parent == Path(config.model.path or "") else name
+    checkpoint.accept_parent(parent, follows, tokenizer_dir, architecture_to_check(config))
     (run_dir / name).mkdir(exist_ok=True)
     active = kernels.install()
     if engine.rank() == 0:
@@ -75,14 +76,13 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
 
 
 def parent_of(name: str, config: Config, run_dir: Path) -> Path:
-    """The directory a stage starts from: the export of the stage before it in this run, else `model.path`."""
-    for earlier in reversed(STAGES[: STAGES.index(name)]):
-        exported = run_dir / earlier / "export"
-        if (run_dir / earlier).exists() and exported.exists():
-            return exported
+    """The directory a stage starts from: the export of the stage right before it in this run, else `model.path`."""
+    before = run_dir / STAGES[STAGES.index(name) - 1] / "export"
+    if before.exists():
+        return before
     if config.model.path:
         return Path(config.model.path)
-    raise ContentError(f"{run_dir}: no export of a stage before {name}; run the stages before it or set model.path")
+    raise ContentError(f"{before} is not there; run the stage before {name} first, or set model.path")
 
 
 def architecture_to_check(config: Config) -> dict[str, Any] | None:
@@ -150,11 +150,28 @@ def train(stage: Stage, trainer: StageTrainer) -> None:
         )
     )
     newest = checkpoint.newest_checkpoint(stage.directory / "checkpoints", warn=_warn)
+    if newest is not None:
+        _require_same_ranks(newest, trainer.args.world_size)
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=str(newest) if newest else None)
     _add_seconds(stage, time.monotonic() - started)
     if stopping.stopped:
         raise StoppedError(f"{stage.name} stopped at step {trainer.state.global_step}")
+    if trainer.state.global_step < stage.settings.max_steps:
+        raise ContentError(
+            f"{stage.name} ended at step {trainer.state.global_step} of {stage.settings.max_steps}: there is less data "
+            "than one step needs"
+        )
+
+
+def _require_same_ranks(newest: Path, world_size: int) -> None:
+    """DeepSpeed's shards are resumed by as many ranks as wrote them."""
+    saved = len(list(newest.glob("rng_state*.pth")))
+    if saved != world_size:
+        raise RequestError(
+            f"{newest} was written by {saved} processes and this run has {world_size}; resume with nproc={saved}, or "
+            f"start the stage again with overwrite=true stage={newest.parent.parent.name}"
+        )
 
 
 def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
