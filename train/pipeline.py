@@ -170,14 +170,12 @@ def _check_inputs(config: Config) -> None:
 
 def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
     """overwrite=true would delete an input that lies in the run itself."""
-    named = {
-        "data.trajectories": config.data.trajectories,
-        "model.path": [config.model.path] if config.model.path else [],
-    }
-    for key, paths in named.items():
-        for path in paths:
-            if Path(path).resolve().is_relative_to(run_dir.resolve()):
-                raise RequestError(f"{key}: {path} lies in {run_dir}, which overwrite=true deletes; copy it first")
+    inputs = [("data.trajectories", path) for path in config.data.trajectories]
+    if config.model.path:
+        inputs.append(("model.path", config.model.path))
+    for key, path in inputs:
+        if Path(path).resolve().is_relative_to(run_dir.resolve()):
+            raise RequestError(f"{key}: {path} lies in {run_dir}, which overwrite=true deletes; copy it first")
 
 
 def _require_prompts(config: Config, run_dir: Path) -> None:
@@ -187,8 +185,8 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
     kept = parquet.read_metadata(run_dir / "data" / "prompts" / "rl.parquet").num_rows
     if kept < config.rl.prompts_per_rollout:
         raise ContentError(
-            f"rl: {kept} prompts are left, a rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; give "
-            f"more trajectories, raise data.split.rl, or lower rl.prompts_per_rollout"
+            f"rl: {kept} prompts are left, a rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; "
+            "give more trajectories, raise data.split.rl, or lower rl.prompts_per_rollout"
         )
 
 
