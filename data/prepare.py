@@ -196,7 +196,7 @@ def _select(
             raise ContentError(
                 f"sft: no trace is left: of {count.turns} turns the teacher answered {count.answered}, none of them "
                 "as the environment did; "
-                "run stage=cpt with data.split.sft=0, which needs no traces"
+                "run stage=cpt with data.split.sft=0 and its share added to data.split.cpt, which needs no traces"
             )
     for name, pool in pools.items():
         write_jsonl(directory / f"{name}.jsonl", pool)

@@ -54,7 +54,7 @@ class DataSettings:
     trajectories: list[str] = field(default_factory=list)  # JSONL files; empty = record
     on_bad: str = "fail"  # fail | skip: a damaged line stops the run, or is counted and skipped
     min_turns: int = 2  # shorter trajectories are dropped (arXiv:2606.24597 section 3.1.2)
-    prompt_set: str = "brief"  # folder under data/prompts with one template a domain and version
+    prompt_set: str = "brief"  # folder under data/prompts: a template a version, or <domain>/<version>.txt
     record: RecordSettings = field(default_factory=RecordSettings)
     split: SplitSettings = field(default_factory=SplitSettings)
     mask: MaskSettings = field(default_factory=MaskSettings)

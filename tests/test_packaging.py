@@ -109,4 +109,4 @@ def test_recipes_and_build_files_name_no_machine():
         ROOT / "constraints.txt",
     ):
         text = path.read_text()
-        assert "/work/" not in text and "/home/" not in text and "index-url" not in text, path
+        assert "file://" not in text and "/home/" not in text and "index-url" not in text, path

@@ -25,7 +25,7 @@ DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
 TRAIN_HELP = """\
 Runs a recipe from its data to its report: record or read trajectories, CPT, SFT, GSPO RL, an evaluation after each.
-Without recipe= the recipes are listed; every key of recipes/ can be set with key=value.
+Without recipe= the error lists the recipes; every key of train/config.py can be set with key=value.
 
 example:
   agentworld train recipe=smoke run.name=first
@@ -152,7 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument(
         "--mix", choices=("light", "full"), default="full", help="light: no Python, no git (default full)"
     )
-    verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
+    verb.add_argument("--workers", type=int, default=0, help="processes; 0 = two a core (default)")
     verb.add_argument("--min-turns", type=_positive, default=4, help="of a trajectory (default 4)")
     verb.add_argument("--max-turns", type=_positive, default=8, help="of a trajectory (default 8)")
     verb.set_defaults(verb=record)

@@ -128,7 +128,7 @@ def _annotation(key: str) -> Any:
         leaf = key.rpartition(".")[2]
         by_leaf = [full for full in known if full.rpartition(".")[2] == leaf]  # learning_rate: which stage's?
         hint = f"; did you mean {' or '.join(by_leaf)}?" if by_leaf and "." not in key else _nearest(key, known)
-        raise RequestError(f"unknown key {key}{hint or '; see recipes/ for the keys'}")
+        raise RequestError(f"unknown key {key}{hint or '; the keys stand in train/config.py'}")
     return known[key]
 
 

@@ -1,6 +1,6 @@
 """After each stage: what the model predicts on held-out turns, and the RL reward of what it samples.
 
-Each stage is evaluated in the form it was trained in (recipe-facts: base and CPT without thinking and tag, SFT and RL
+Each stage is evaluated in the form it was trained in (base and CPT without thinking and tag, SFT and RL
 with them), greedily; after SFT and RL the reward is also sampled at temperature 1 on the same held-out prompts, in RL's
 form. Writes `<stage>/evaluation.json`, and `baselines.json` beside the stages after the base model.
 """

@@ -73,7 +73,7 @@ def load_config(path: Path, dtype: str) -> Qwen3_5MoeTextConfig:
 
 
 def load(path: Path, dtype: str) -> Qwen3_5MoeForCausalLM:
-    """Load the text model of a Hugging Face directory (or hub id) in `dtype`.
+    """Load the text model of a Hugging Face directory in `dtype`.
 
     The visual tower and MTP tensors of a released checkpoint are left out by the class itself
     (transformers/models/qwen3_5_moe/modeling_qwen3_5_moe.py:1843).
