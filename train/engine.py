@@ -1,10 +1,10 @@
 """The typed engine settings become a DeepSpeed configuration, and a process becomes a rank."""
 
 import os
-import socket
 from typing import Any
 
 from agentworld.train.config import EngineSettings, ModelSettings
+from agentworld.train.launch import free_port
 
 
 def deepspeed_config(engine: EngineSettings, model: ModelSettings) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def start_rank(engine: EngineSettings) -> None:
     defaults = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    os.environ.setdefault("MASTER_PORT", str(_free_port()))
+    os.environ.setdefault("MASTER_PORT", str(free_port()))
     on_cpu = uses_cpu(engine)
     if on_cpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
@@ -60,12 +60,6 @@ def uses_cpu(engine: EngineSettings) -> bool:
     import torch
 
     return engine.device == "cpu" or not torch.cuda.is_available()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def rank() -> int:
