@@ -13,6 +13,7 @@ from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
+from agentworld.rewards.settings import RUBRICS
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
 
 CHOICES = {
@@ -22,7 +23,7 @@ CHOICES = {
     "engine.device": ("auto", "cpu"),
     "data.on_bad": ("fail", "skip"),
     "data.record.mix": ("full", "light"),
-    "reward.rubric": ("reference_scorer",),
+    "reward.rubric": RUBRICS,
     "cpt.lr_scheduler": ("cosine", "constant"),
     "sft.lr_scheduler": ("cosine", "constant"),
     "rl.lr_scheduler": ("cosine", "constant"),
