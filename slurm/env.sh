@@ -10,8 +10,8 @@ export LOCAL_RANK=$SLURM_LOCALID
 LOCAL_WORLD_SIZE=$((SLURM_NTASKS / SLURM_STEP_NUM_NODES)) # launch.py gives every node as many tasks
 export LOCAL_WORLD_SIZE
 
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_STEP_NODELIST" | head -n 1)
-export MASTER_ADDR
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_STEP_NODELIST")
+export MASTER_ADDR=${nodes[0]}
 # Every task must find the same port without asking. It follows from the job, so that jobs that share a node differ
 # (ids less than 1250 apart never meet), and from the step, so that a step does not wait for the sockets of the one
 # before. 12000 to 31999 lies below the ports that Linux hands out by itself (32768 and up).

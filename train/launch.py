@@ -25,13 +25,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentworld.train import srun
+from agentworld.train.srun import PARENT
 
 FAILED, WRONG_REQUEST, STOPPED = 1, 2, 3
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL for the ranks that outlive a failed one
 SAME_REQUEST_SECONDS = 1.0  # a shell and a wrapper may both deliver one Ctrl-C
 POLL_SECONDS = 0.05
-PARENT = "AGENTWORLD_PARENT"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 

@@ -18,6 +18,7 @@ from agentworld.train.stop import LAUNCHER
 # GPUs for long, and rank 0, which may take 60 s to tell W&B that a stopped stage has ended, must not be cut.
 WAIT_SECONDS = 120
 STOPPED = 3
+PARENT = "AGENTWORLD_PARENT"  # with it a rank would die at once: launch.die_with_parent
 
 
 def is_launcher() -> bool:
@@ -52,7 +53,11 @@ def start(program: Sequence[str], nproc: int, log_dir: Path, environment: Mappin
         *(f"--wait={WAIT_SECONDS}", "--kill-on-bad-exit=0"),  # the ranks of a clean stop exit with 3, not all at once
         "--export=ALL",
     ]
-    wrapper = ["bash", str(files("agentworld.slurm").joinpath("env.sh")), str(log_dir)]
-    return Step(
-        ["srun", *options, *wrapper, *program], env=environment, stdin=subprocess.DEVNULL, start_new_session=True
-    )
+    words = ["srun", *options, "bash", str(wrapper()), str(log_dir), *program]
+    kept = {name: value for name, value in environment.items() if name != PARENT}  # a task's parent is slurmstepd
+    return Step(words, env=kept, stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def wrapper() -> Path:
+    """The script that turns SLURM's variables of a task into those of a rank."""
+    return Path(str(files("agentworld.slurm").joinpath("env.sh")))
