@@ -57,6 +57,7 @@ def render(settings: ClusterSettings, job: Job, run_dir: Path, overrides: Sequen
     words = ["agentworld", "train", *kept, *ours, f"nproc={settings.nodes * settings.tasks_per_node}"]
     values = {
         "TITLE": f"Stage {job.stage} of the run {run_dir.name}.",
+        "STAGE": job.stage,
         "DIRECTIVES": "\n".join(f"#SBATCH {option}" for option in directives(settings, job, run_dir)),
         "BIN": shlex.quote(str(Path(sys.executable).parent)),
         "SETUP": "\n".join(settings.setup),

@@ -43,6 +43,7 @@ json.dump(sys.argv[1:], open(here + "/arguments.json", "w"))
 while "WAIT" in os.environ and not got:
     time.sleep(0.02)
 time.sleep(0.5 if got else 0)
+os.system(os.environ.get("MAKE", "true"))
 json.dump(got, open(here + "/signals.json", "w"))
 sys.exit(int(os.environ["CODE"]))
 """
@@ -97,6 +98,13 @@ def test_the_jobs_form_a_chain_in_which_each_needs_the_success_of_the_one_before
         assert f"{folder}/{stage}-{number}.log" in shown
     assert "squeue --jobs=101,102,103,104" in shown
     assert load_recipe(folder.parent) == compose([SMOKE, "run.name=first", "nproc=2"])
+
+
+def test_the_examples_of_the_help_submit_a_run(site):
+    lines = [line.split() for line in cli.SUBMIT_HELP.partition("example:\n")[2].splitlines()]
+    assert len(lines) == 2 and all(words[:2] == ["agentworld", "submit"] for words in lines)
+    assert [cli.main(words[1:]) for words in lines] == [0, 0]
+    assert len(calls(site)) == 4, "the first is a dry run"
 
 
 def test_a_single_stage_is_one_job(site):
@@ -241,6 +249,17 @@ def test_overrides_reach_the_command_as_they_were_typed(site, tmp_path):
 def test_only_a_stop_queues_the_job_again(site, tmp_path, code, again):
     assert run_script(site, tmp_path, code).wait(timeout=30) == code
     assert requeued(site) == again
+
+
+def test_starts_that_get_nothing_done_are_not_repeated_for_ever(site, tmp_path):
+    checkpoints = tmp_path / "my runs @RUN_DIR@ 100%" / "first" / "cpt" / "checkpoints"
+    seen = []
+    for made in (False, False, True, False, False, False, False):
+        make = f"mkdir -p {shlex.quote(str(checkpoints))}/checkpoint-3" if made else "true"
+        assert run_script(site, tmp_path, 3, MAKE=make).wait(timeout=30) == 3
+        seen.append(requeued(site))
+        (site / "scontrol.calls").unlink(missing_ok=True)
+    assert seen == [True, True, True, True, True, False, True], "the third in a row ends the job, a new one begins anew"
 
 
 def test_a_job_that_is_being_cancelled_is_not_brought_back(site, tmp_path):
