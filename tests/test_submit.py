@@ -295,6 +295,18 @@ def test_a_signal_to_the_script_reaches_the_command_and_is_waited_for(site, tmp_
     assert requeued(site)
 
 
+def test_a_signal_while_the_setup_lines_run_is_not_lost(site, tmp_path):
+    setup = f"cluster.setup=['export PATH={site}:$PATH', 'touch {tmp_path}/ready; sleep 1']"
+    assert submit("run.name=first", "stage=cpt", setup) == 0
+    environment = {"SLURM_JOB_ID": "7", "CODE": "3", "STATE": "RUNNING", "WAIT": "1"}
+    script = tmp_path / "runs" / "first" / "slurm" / "cpt.sbatch"
+    process = subprocess.Popen(["bash", str(script)], env={**os.environ, **environment})
+    wait_for(tmp_path / "ready")
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(timeout=30) == 3
+    assert requeued(site)
+
+
 def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 30
     while not path.exists():
