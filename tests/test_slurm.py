@@ -20,7 +20,7 @@ from slurm_site import Site, missing, running_slurm
 from small_run import SMALL, metrics
 
 CHAIN = ("data", "cpt", "sft", "rl")
-STEPS = 24  # of CPT: room for a preemption
+CPT_STEPS, RL_STEPS = 30, 8  # room for an interruption
 ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED")
 
 pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(missing()), reason=missing() or "SLURM is here")]
@@ -63,9 +63,10 @@ def site() -> Iterator[Site]:
 
 
 def submit(site: Site, run: Path, *overrides: str) -> Chain:
-    command = [str(Path(sys.executable).with_name("agentworld")), "submit", *SMALL, f"cpt.max_steps={STEPS}"]
+    command = [str(Path(sys.executable).with_name("agentworld")), "submit", *SMALL]
+    steps = [f"cpt.max_steps={CPT_STEPS}", f"rl.max_steps={RL_STEPS}"]
     where = [f"run.root={run.parent}", f"run.name={run.name}", "cluster.partition=low", *overrides]
-    done = subprocess.run([*command, *where], env=site.environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*command, *steps, *where], env=site.environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     jobs = dict(re.findall(r"^(\w+) +job (\d+)", done.stdout, flags=re.MULTILINE))
     assert list(jobs) == [stage for stage in CHAIN if stage in jobs]
@@ -88,8 +89,8 @@ def test_the_chain_runs_from_data_to_report(chain) -> None:
     assert {stage: chain.state(stage) for stage in CHAIN} == dict.fromkeys(CHAIN, "COMPLETED"), chain.log("cpt")
     report = json.loads((chain.run / "report.json").read_text())
     assert [(entry["stage"], entry["steps"]) for entry in report["stages"]] == [
-        *(("base", 0), ("cpt", STEPS)),
-        *(("sft", 3), ("rl", 4)),
+        *(("base", 0), ("cpt", CPT_STEPS)),
+        *(("sft", 3), ("rl", RL_STEPS)),
     ]
     assert all(entry["fidelity"]["n"] == 4 for entry in report["stages"])
     ends = [chain.site.job(chain.jobs[stage]) for stage in CHAIN]
@@ -106,7 +107,7 @@ def test_both_ranks_of_a_stage_are_tasks_of_one_step(chain) -> None:
     assert re.search(r"^sft +3/3 ", chain.log("sft"), flags=re.MULTILINE), "rank 0 writes to the log of the job"
 
 
-@pytest.mark.parametrize(("stage", "steps"), [("cpt", STEPS), ("rl", 4)])
+@pytest.mark.parametrize(("stage", "steps"), [("cpt", CPT_STEPS), ("rl", RL_STEPS)])
 def test_a_job_that_was_stopped_goes_on_where_it_was(chain, stage, steps) -> None:
     """Preempted in CPT, signalled in RL: queued again as the same job, in the same directory, every step once."""
     assert chain.site.job(chain.jobs[stage])["Restarts"] == "1"
@@ -135,7 +136,7 @@ def test_a_cancelled_job_stays_cancelled(chain, tmp_path) -> None:
     shutil.copytree(chain.run, run)
     for stage in ("cpt", "sft", "rl"):
         shutil.rmtree(run / stage)
-    cancelled = submit(chain.site, run, "resume=true", f"cpt.max_steps={STEPS}")
+    cancelled = submit(chain.site, run, "resume=true")
     cancelled.wait("step 1 of cpt", lambda: cancelled.has_step("cpt", 1))
     chain.site.run("scancel", cancelled.jobs["cpt"])
     states = cancelled.wait_for_end()

@@ -50,6 +50,7 @@ def start(program: Sequence[str], nproc: int, log_dir: Path, environment: Mappin
     nodes = min(nproc, int(os.environ.get("SLURM_JOB_NUM_NODES", "1")))
     options = [
         *(f"--nodes={nodes}", f"--ntasks={nproc}", f"--ntasks-per-node={nproc // nodes}"),
+        "--distribution=block",  # ranks that follow each other share a node, as an expert-parallel group needs
         *(f"--wait={WAIT_SECONDS}", "--kill-on-bad-exit=0"),  # the ranks of a clean stop exit with 3, not all at once
         "--export=ALL",
     ]
