@@ -58,7 +58,7 @@ def render(settings: ClusterSettings, job: Job, run_dir: Path, overrides: Sequen
     values = {
         "TITLE": f"Stage {job.stage} of the run {run_dir.name}.",
         "STAGE": job.stage,
-        "DIRECTIVES": "\n".join(f"#SBATCH {option}" for option in directives(settings, job, run_dir)),
+        "DIRECTIVES": "\n#SBATCH ".join(directives(settings, job, run_dir)),
         "BIN": shlex.quote(str(Path(sys.executable).parent)),
         "SETUP": "\n".join(settings.setup),
         "RUN_DIR": shlex.quote(str(run_dir)),

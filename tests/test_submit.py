@@ -317,8 +317,8 @@ def wait_for(path: Path) -> None:
 def test_the_scripts_pass_bash_and_shellcheck(site, tmp_path):
     quoted = "cluster.setup=['module load cuda', 'export PATH=/opt/x:$PATH']"
     assert submit(f"run.root={tmp_path}/it's $HOME", "run.name=first", *HARD, quoted) == 0
-    scripts = [*(tmp_path / "it's $HOME" / "first" / "slurm").glob("*.sbatch"), ROOT / "slurm" / "env.sh"]
-    assert len(scripts) == 5
+    scripts = [*(tmp_path / "it's $HOME" / "first" / "slurm").glob("*.sbatch"), *(ROOT / "slurm").glob("*.s*h")]
+    assert len(scripts) == 6
     for script in scripts:
         subprocess.run(["bash", "-n", str(script)], check=True)
     if shutil.which("shellcheck") is None:
