@@ -27,6 +27,7 @@ import os
 import platform
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -72,8 +73,8 @@ class Kill:
 class Bench:
     """The directories and the command of one matrix."""
 
-    def __init__(self, out: Path, nproc: int, rng: random.Random) -> None:
-        self.out, self.rng = out, rng
+    def __init__(self, out: Path, nproc: int, rng: random.Random, victim: str) -> None:
+        self.out, self.rng, self.victim = out, rng, victim
         self.run, self.finished, self.recording = out / "runs" / "chain", out / "reference", out / "recording"
         self.sessions = self.recording / "data" / "recorded.jsonl"
         self.temporary = out / "tmp"
@@ -98,12 +99,14 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a new directory for everything; default: one in the temporary folder")
     parser.add_argument("--nproc", type=int, default=2, help="ranks of a stage")
     parser.add_argument("--phase", help="only phases whose name holds this text, such as 'rl save'")
+    parser.add_argument("--victim", default="", help="only processes whose name holds this text, such as rank")
     options = parser.parse_args()
     out = (options.out or Path(tempfile.mkdtemp(prefix="kill-matrix-"))).resolve()
     if out.exists() and any(out.iterdir()):
         parser.error(f"--out {out} holds something; name a new directory")
     process_tree.adopt_orphans()
-    bench = Bench(out, options.nproc, random.Random(options.seed))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what runs is ended
+    bench = Bench(out, options.nproc, random.Random(options.seed), options.victim)
     phases = kill_phases.schedule(options.kills, options.seed)
     if options.phase:
         phases = [phase for phase in kill_phases.every_phase() if options.phase in str(phase)][: options.kills]
@@ -198,12 +201,13 @@ def kill_inside(bench: Bench, kill: Kill, phase: Phase, process: subprocess.Pope
             break
         begun = now if where == INSIDE and begun is None else begun
         if begun is not None and now - begun >= moment:
-            victim = bench.rng.choice([root, *process_tree.below(root.pid)])
-            what = process_tree.described(victim)
-            if not process_tree.kill(victim, root.pid):
-                continue  # it has ended by itself since it was listed
+            victims = {one: process_tree.described(one) for one in (root, *process_tree.below(root.pid))}
+            victims = {one: what for one, what in victims.items() if bench.victim in what}
+            victim = bench.rng.choice(list(victims)) if victims else None
+            if victim is None or not process_tree.kill(victim, root.pid):
+                continue  # none there, or it has ended by itself since it was listed
             if kill_phases.position(phase, bench.run, log.read_text(errors="replace")) == INSIDE:
-                kill.victim, kill.moment = what, round(now - begun, 4)
+                kill.victim, kill.moment = victims[victim], round(now - begun, 4)
                 return
             break
         time.sleep(POLL_SECONDS)
