@@ -115,13 +115,17 @@ def test_a_plain_hugging_face_directory_is_a_start(tmp_path: Path, tokenizer: Pa
 
 
 def made_checkpoint(directory: Path, step: int, complete: bool = True) -> Path:
-    path = directory / f"checkpoint-{step}"
+    checkpoint.begin(directory, needed=1)
+    name = f"checkpoint-{step}"
+    path = (directory / checkpoint.UNFINISHED if complete else directory) / name
     (path / "global_step").mkdir(parents=True)
     (path / "trainer_state.json").write_text("{}")
     (path / "global_step" / "optimizer.pt").write_bytes(b"o" * 100)
     if complete:
-        checkpoint.mark_complete(path)
-    return path
+        checkpoint.complete(directory, name)
+    else:
+        shutil.rmtree(directory / checkpoint.UNFINISHED)
+    return directory / name
 
 
 def test_the_newest_whole_checkpoint_wins(tmp_path: Path) -> None:
@@ -156,6 +160,25 @@ def test_rotation_never_deletes_the_only_whole_one(tmp_path: Path) -> None:
 
 
 def test_a_save_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    checkpoint.require_disk(tmp_path, 1)
     with pytest.raises(ContentError, match="a checkpoint needs up to"):
-        checkpoint.require_disk(tmp_path, 1 << 60)
+        checkpoint.begin(tmp_path, needed=1 << 60)
+
+
+def test_a_save_that_was_killed_is_no_checkpoint_and_gives_way_to_the_next(tmp_path: Path) -> None:
+    whole = made_checkpoint(tmp_path, 2)
+    checkpoint.begin(tmp_path, needed=1)
+    killed = tmp_path / checkpoint.UNFINISHED / "checkpoint-4"
+    killed.mkdir()
+    (killed / "optimizer.pt").write_bytes(b"o" * 7)
+    assert checkpoint.newest_checkpoint(tmp_path, pytest.fail) == whole
+    newer = made_checkpoint(tmp_path, 4)
+    assert not list(newer.glob("optimizer.pt")), "nothing of the killed save is in the next one"
+    assert checkpoint.newest_checkpoint(tmp_path, pytest.fail) == newer
+    assert not (tmp_path / checkpoint.UNFINISHED).exists()
+
+
+def test_a_damaged_checkpoint_is_replaced_by_a_new_one_of_its_step(tmp_path: Path) -> None:
+    damaged = made_checkpoint(tmp_path, 4)
+    (damaged / "global_step" / "optimizer.pt").write_bytes(b"o")
+    assert checkpoint.damage(damaged)
+    assert checkpoint.damage(made_checkpoint(tmp_path, 4)) is None

@@ -16,7 +16,7 @@ EPSILON, EPSILON_HIGH = 3e-4, 4e-4
 PROMPTS = {f"session-{i}#0": [5 + i, 9, 11, 12 + i] for i in range(8)}
 
 
-def made_trainer(tmp_path, seen: list | None = None, **arguments):
+def made_trainer(tmp_path, seen: list | None = None, trainer_class=None, reward_funcs=None, **arguments):
     tokenizer = train_tokenizer(["echo apple\n", "cat a.txt\n"], 300)
     architecture = ArchitectureSettings(
         hidden_size=32, num_hidden_layers=2, full_attention_interval=2, num_experts=4, moe_intermediate_size=16,
@@ -40,9 +40,9 @@ def made_trainer(tmp_path, seen: list | None = None, **arguments):
         "bf16": False, "report_to": [], "save_strategy": "no", "logging_steps": 1, "disable_tqdm": True,
         "gradient_checkpointing": False, "router_aux_loss_coef": 0.0, "seed": 0,
     }  # fmt: skip
-    return Watched(
+    return (trainer_class or Watched)(
         model=policy,
-        reward_funcs=[first_token],
+        reward_funcs=reward_funcs or [first_token],
         args=GRPOConfig(**(options | arguments)),
         train_dataset=Dataset.from_list([{"prompt": key} for key in PROMPTS]),
         processing_class=tokenizer,
@@ -59,26 +59,32 @@ def sequence_log_ratios(trainer, policy, inputs) -> torch.Tensor:
     return ((new - inputs["old_per_token_logps"]) * completion).sum(1) / completion.sum(1)
 
 
-def naive_gspo_loss(policy, prompts, completions, old_log_probs, advantages) -> torch.Tensor:
-    """Equation 5 of arXiv:2507.18071, one sequence and one token at a time, without padding."""
+def naive_gspo_loss(policy, prompts, completions, old_log_probs, advantages, beta) -> torch.Tensor:
+    """Equation 5 of arXiv:2507.18071 with a KL term, one sequence and one token at a time, without padding. The
+    reference's log-probabilities are the old ones plus 0.1."""
     losses = []
     for prompt, completion, old, advantage in zip(prompts, completions, old_log_probs, advantages, strict=True):
         logits = policy(torch.tensor([prompt + completion]), use_cache=False).logits[0]
-        total = torch.zeros(())
+        total, divergence = torch.zeros(()), torch.zeros(())
         for t, token in enumerate(completion):
             log_prob = torch.log_softmax(logits[len(prompt) + t - 1], dim=-1)[token]
             total = total + log_prob - old[t]
+            divergence = divergence + torch.exp(old[t] + 0.1 - log_prob) - (old[t] + 0.1 - log_prob) - 1
         ratio = torch.exp(total / len(completion))
         clipped = min(max(ratio.item(), 1 - EPSILON), 1 + EPSILON_HIGH)
         use_clipped = clipped * advantage < ratio.item() * advantage
-        losses.append(-(torch.tensor(clipped) if use_clipped else ratio) * advantage)
+        policy_loss = -(torch.tensor(clipped) if use_clipped else ratio) * advantage
+        losses.append(policy_loss + beta * divergence / len(completion))
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("lengths", [(1, 10, 60, 1000), (3, 3, 3, 3)])
-def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths) -> None:
+@pytest.mark.parametrize(
+    "lengths,kept,beta",
+    [((1, 10, 60, 1000), (0, 1, 2, 3), 0.0), ((3, 3, 3, 3), (0, 1, 2, 3), 0.05), ((9, 2, 30, 5), (0, 2, 3), 0.05)],
+)
+def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths, kept, beta) -> None:
     trainer = made_trainer(tmp_path)
-    trainer.current_gradient_accumulation_steps = 1
+    trainer.current_gradient_accumulation_steps, trainer.beta = 1, beta
     policy = trainer.model.train()
     draw = torch.Generator().manual_seed(1)
     prompts = [torch.randint(5, 250, (n,), generator=draw).tolist() for n in (4, 9, 2, 6)]
@@ -92,7 +98,9 @@ def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths) -> None:
             logits = policy(torch.tensor([prompt + completion]), use_cache=False).logits[0]
             log_probs = torch.log_softmax(logits[len(prompt) - 1 : -1], -1)
             old.append(log_probs[range(len(completion)), completion] + shift)
-    expected = naive_gspo_loss(policy, prompts, completions, old, advantages)
+    expected = naive_gspo_loss(
+        policy, *([column[i] for i in kept] for column in (prompts, completions, old, advantages)), beta
+    )
     expected.backward()
     gradients = {name: p.grad.clone() for name, p in policy.named_parameters() if p.grad is not None}
     policy.zero_grad()
@@ -104,10 +112,14 @@ def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths) -> None:
             "prompt_ids": torch.tensor([[0] * (widest_prompt - len(p)) + p for p in prompts]),
             "prompt_mask": torch.tensor([[0] * (widest_prompt - len(p)) + [1] * len(p) for p in prompts]),
             "completion_ids": torch.tensor([c + [0] * (widest - len(c)) for c in completions]),
-            "completion_mask": torch.tensor([[1] * len(c) + [0] * (widest - len(c)) for c in completions]),
+            "completion_mask": torch.tensor(
+                [[int(i in kept)] * len(c) + [0] * (widest - len(c)) for i, c in enumerate(completions)]
+            ),
             "advantages": torch.tensor(advantages),
             "old_per_token_logps": torch.stack([torch.nn.functional.pad(o, (0, widest - len(o))) for o in old]),
+            "ref_per_token_logps": torch.stack([torch.nn.functional.pad(o + 0.1, (0, widest - len(o))) for o in old]),
             "num_items_in_batch": torch.tensor(sum(lengths)),
+            "rows_per_kept": torch.tensor(len(lengths) / len(kept)),
         },
     )
     loss.backward()
@@ -140,3 +152,102 @@ def test_prompts_reach_the_model_as_rendered(tmp_path) -> None:
     trainer = made_trainer(tmp_path)
     ids, images, fields = trainer._tokenize_prompts(["session-3#0", "session-1#0"])
     assert (ids, images, fields) == ([PROMPTS["session-3#0"], PROMPTS["session-1#0"]], None, {})
+
+
+class Scripted(GspoTrainer):
+    """A trainer whose model does not sample: it answers what `answers` says, and keeps what it trains on."""
+
+    answers: tuple[list[int], ...] = ()
+
+    def _generate_single_turn(self, prompt_ids, *unused):
+        return [list(self.answers[place % 4]) for place in range(len(prompt_ids))], None
+
+    def _compute_loss(self, model, inputs):
+        self.trained = inputs
+        self.loss = super()._compute_loss(model, inputs)
+        return self.loss
+
+
+def scripted_step(tmp_path, answers, reward_funcs, **arguments) -> Scripted:
+    """One optimizer step on one prompt with four answers."""
+    trainer = made_trainer(
+        tmp_path, trainer_class=Scripted, reward_funcs=reward_funcs, steps_per_generation=1, max_steps=1, **arguments
+    )
+    trainer.answers = answers
+    trainer.train()
+    return trainer
+
+
+def gradients_of(trainer) -> torch.Tensor:
+    """The update of one step of plain SGD, which is proportional to the gradient."""
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+
+
+def test_a_completion_that_one_function_could_not_score_has_no_reward(tmp_path) -> None:
+    """TRL would count the missing score as 0 and punish the completion for a judge that failed."""
+    answers = ([7, 8, 1], [9, 1], [10, 11, 12, 1], [13, 1])
+
+    def rubric(completion_ids, **columns):
+        return [10.0, 4.0, 7.0, 1.0]
+
+    def judge(completion_ids, **columns):
+        return [3.0, None, 1.0, 2.0]
+
+    trainer = scripted_step(tmp_path, answers, [rubric, judge])
+    rewards = torch.tensor([13.0, 8.0, 3.0])
+    expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    by_first_token = dict(zip(trainer.trained["completion_ids"][:, 0].tolist(), range(4), strict=True))
+    kept = [by_first_token[token] for token in (7, 10, 13)]
+    assert trainer.trained["advantages"][kept].tolist() == pytest.approx(expected.tolist(), abs=1e-4)
+    lost = by_first_token[9]
+    assert trainer.trained["completion_mask"][lost].sum() == 0 and not trainer.trained["kept"][lost]
+    assert trainer.trained["rows_per_kept"].item() == pytest.approx(4 / 3)
+    history = next(entry for entry in trainer.state.log_history if "reward" in entry)
+    assert history["reward"] == pytest.approx(rewards.mean().item(), abs=1e-5)
+    assert history["completions/kept_ratio"] == pytest.approx(0.75)
+
+
+def test_if_no_completion_has_a_reward_nothing_is_learnt(tmp_path) -> None:
+    def judge(completion_ids, **columns):
+        return [None] * len(completion_ids)
+
+    before = made_trainer(tmp_path)
+    trainer = scripted_step(tmp_path, ([7, 1], [8, 1], [9, 1], [10, 1]), [judge], optim="sgd")
+    assert trainer.loss.item() == 0
+    assert torch.equal(gradients_of(trainer), gradients_of(before))
+
+
+def test_masked_truncated_completions_change_nothing_for_the_others(tmp_path) -> None:
+    """Fault 25: neither their tokens nor their rewards, and the mean is over the kept ones."""
+
+    def length(completion_ids, **columns):
+        return [float(len(ids) + ids[0]) for ids in completion_ids]
+
+    whole = ([7, 8, 1], [9, 1], [10, 11, 12, 1])
+    updates = {}
+    for name, cut, masked in (
+        ("cut", [20, 21, 22, 23, 24, 25], True),
+        ("another", [3, 200, 201, 202, 203, 204], True),
+        ("counted", [20, 21, 22, 23, 24, 25], False),
+    ):
+        trainer = scripted_step(
+            tmp_path, (*whole, cut), [length], mask_truncated_completions=masked, optim="sgd", max_grad_norm=0.0
+        )
+        updates[name] = gradients_of(trainer)
+    scale = (updates["cut"] - updates["counted"]).abs().max()
+    assert scale > 1e-4
+    assert (updates["cut"] - updates["another"]).abs().max() < 1e-3 * scale
+
+
+def test_the_ids_that_were_sampled_are_trained_on(tmp_path) -> None:
+    """Fault 27: also where decoding and encoding again would give other ids."""
+    tokenizer = train_tokenizer(["echo apple\n", "cat a.txt\n"], 300)
+    letters = [[tokenizer.convert_tokens_to_ids(letter) for letter in text] for text in ("echo", "cat", "apple", "a")]
+    answers = tuple([*ids, 1] for ids in letters)
+    again = tokenizer("echo", add_special_tokens=False)["input_ids"]
+    assert again != letters[0], "the text has a shorter spelling in ids"
+    trainer = scripted_step(
+        tmp_path, answers, [lambda completion_ids, **_: [float(len(ids)) for ids in completion_ids]]
+    )
+    rows = zip(trainer.trained["completion_ids"], trainer.trained["completion_mask"], strict=True)
+    assert sorted(ids[mask.bool()].tolist() for ids, mask in rows) == sorted(map(list, answers))

@@ -2,12 +2,13 @@
 
 A hand-off is a directory `export/`: Hugging Face safetensors, tokenizer and `handoff.json`, which says what made it,
 from what, and the size and SHA-256 of every file. It is written to a temporary sibling and renamed, so it is whole or
-absent. A checkpoint is whole when `COMPLETE` stands in it: the list of its files and sizes, written last. Imports no
-torch: the command verifies hand-offs before any process starts.
+absent. A checkpoint is written and renamed likewise, and is whole when its files are those that `COMPLETE` lists with
+their sizes. Imports no torch: the command verifies hand-offs before any process starts.
 """
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable
 from importlib.metadata import version
@@ -21,6 +22,7 @@ FORMAT = "agentworld-handoff-1"
 HANDOFF = "handoff.json"
 COMPLETE = "COMPLETE"
 PREFIX = "checkpoint-"
+UNFINISHED = ".unfinished"  # the checkpoint that is being written
 LIBRARIES = ("torch", "transformers", "trl", "accelerate", "deepspeed", "datasets", "tokenizers")
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -100,8 +102,10 @@ def write_handoff(
         },
     }
     (temporary / HANDOFF).write_text(json.dumps(handoff, indent=1) + "\n")
+    flush(temporary)
     shutil.rmtree(export, ignore_errors=True)
     temporary.rename(export)
+    flush_directory(export.parent)
     return handoff
 
 
@@ -167,16 +171,50 @@ def accept_parent(parent: Path, stage: str | None, tokenizer: Path, architecture
             raise ContentError(f"{parent}: {key} is {config.get(key)}, the recipe's model has {value}")
 
 
-def mark_complete(checkpoint: Path) -> None:
-    """Write COMPLETE, last, with the size of every file of the checkpoint."""
-    sizes = {
-        str(path.relative_to(checkpoint)): path.stat().st_size
-        for path in sorted(checkpoint.rglob("*"))
-        if path.is_file() and path.name != COMPLETE
-    }
-    temporary = checkpoint / f".{COMPLETE}.tmp"
-    temporary.write_text(json.dumps(sizes))
-    temporary.rename(checkpoint / COMPLETE)
+def begin(directory: Path, needed: int) -> None:
+    """Make room for a checkpoint that the ranks write into `directory`/UNFINISHED.
+
+    Raises:
+        ContentError: fewer than `needed` bytes are free.
+    """
+    shutil.rmtree(directory / UNFINISHED, ignore_errors=True)  # what a killed save has left
+    (directory / UNFINISHED).mkdir(parents=True)
+    require_disk(directory, needed)
+
+
+def complete(directory: Path, name: str) -> None:
+    """Mark the checkpoint `name` in UNFINISHED whole, bring it to the disk and give it its place in `directory`."""
+    unfinished = directory / UNFINISHED / name
+    sizes = {str(path.relative_to(unfinished)): path.stat().st_size for path in _files(unfinished)}
+    (unfinished / COMPLETE).write_text(json.dumps(sizes))
+    flush(unfinished)
+    shutil.rmtree(directory / name, ignore_errors=True)  # a damaged one that this start has skipped
+    unfinished.rename(directory / name)
+    flush_directory(directory)
+    shutil.rmtree(directory / UNFINISHED)
+
+
+def flush(directory: Path) -> None:
+    """Bring every file of a directory to the disk: a rename may otherwise outlive a power cut that its content does
+    not."""
+    for path in _files(directory):
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+    for folder in (directory, *(path for path in directory.rglob("*") if path.is_dir())):
+        flush_directory(folder)
+
+
+def flush_directory(directory: Path) -> None:
+    """Bring the names in a directory to the disk."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
 def damage(checkpoint: Path) -> str | None:

@@ -100,6 +100,7 @@ class RlSettings(StageSettings):
     beta: float = 0.0  # KL coefficient
     temperature: float = 1.0
     max_completion_tokens: int = 256
+    mask_truncated_completions: bool = False  # true: what reaches the limit leaves group and loss; false: it scores 0
 
 
 @dataclass

@@ -58,6 +58,7 @@ def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
         steps_per_generation=settings.mini_batches * accumulation,
         num_generations=settings.num_generations,
         max_completion_length=settings.max_completion_tokens,
+        mask_truncated_completions=settings.mask_truncated_completions,
         temperature=settings.temperature,
         top_p=1.0,
         top_k=0,

@@ -10,7 +10,6 @@ The versions of trl, transformers, accelerate and deepspeed are pinned, because 
 import functools
 import math
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,6 +30,7 @@ class StageTrainer:
     """Mixed in front of a TRL trainer that runs on DeepSpeed."""
 
     save_total_checkpoints = 2
+    _is_saving = False
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write config and tokenizer only: the weights stand in DeepSpeed's shards, and `export` writes them for the
@@ -45,22 +45,27 @@ class StageTrainer:
         """No card in a directory of checkpoints; the hand-off says what it is."""
 
     def _save_checkpoint(self, model, trial) -> None:
-        """Refuse a save that would not fit, mark the checkpoint complete when every rank has written, then rotate: the
-        stock rotation runs before the new checkpoint is known to be whole."""
-        directory = Path(self.args.output_dir)
+        """Refuse a save that would not fit, let all ranks write into a temporary directory, and give the checkpoint its
+        name when it is whole; then rotate: the stock rotation runs before the new checkpoint is known to be whole."""
+        directory, name = Path(self.args.output_dir), f"{checkpoint.PREFIX}{self.state.global_step}"
         if self.args.should_save:
-            directory.mkdir(parents=True, exist_ok=True)
             count = sum(getattr(p, "ds_numel", p.numel()) for p in self.model.parameters())
-            checkpoint.require_disk(directory, BYTES_PER_PARAMETER * count)
-            shutil.rmtree(directory / f"{checkpoint.PREFIX}{self.state.global_step}", ignore_errors=True)
+            checkpoint.begin(directory, needed=BYTES_PER_PARAMETER * count)
         _barrier()
+        self._is_saving = True
         super()._save_checkpoint(model, trial)
-        self._save_more(directory / f"{checkpoint.PREFIX}{self.state.global_step}")
+        self._is_saving = False
+        self._save_more(directory / checkpoint.UNFINISHED / name)
         _barrier()
         if self.args.should_save:
-            checkpoint.mark_complete(directory / f"{checkpoint.PREFIX}{self.state.global_step}")
+            checkpoint.complete(directory, name)
             checkpoint.rotate(directory, self.save_total_checkpoints)
         _barrier()
+
+    def _get_output_dir(self, trial) -> str:
+        """The directory that the stock save writes `checkpoint-<step>` into."""
+        directory = super()._get_output_dir(trial)
+        return os.path.join(directory, checkpoint.UNFINISHED) if self._is_saving else directory
 
     def _save_more(self, directory: Path) -> None:
         """What a subclass adds to a checkpoint before it is marked complete."""
@@ -139,6 +144,51 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
         keys = {tuple(ids): key for key, ids in self._prompt_ids.items()}
         rows = zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
         return [keys.get(tuple(ids[mask.bool()].tolist()), "unknown") for ids, mask in rows]
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
+        """Shape (completions of all ranks, functions). A completion that one function could not score (None), or that
+        was cut where `mask_truncated_completions` is set, has no reward: TRL would count the missing score as 0, and
+        the cut completion in the mean of its group."""
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        self._lost = rewards.isnan().any(dim=1)
+        if self.mask_truncated_completions:
+            ends = {*self.eos_token_ids, self.processing_class.pad_token_id}
+            cut = torch.tensor([ids[-1] not in ends for ids in completion_ids_list], device=rewards.device)
+            self._lost |= self.accelerator.gather(cut)
+        rewards[self._lost] = torch.nan
+        return rewards
+
+    def _generate_and_score_completions(self, inputs) -> dict:
+        """What has no reward leaves the loss (numerator here, denominator in `_prepare_inputs`) and the KL term."""
+        output = super()._generate_and_score_completions(inputs)
+        first = self.accelerator.process_index * len(inputs)
+        output["kept"] = ~self._lost[first : first + len(inputs)]
+        output["completion_mask"] = output["completion_mask"] * output["kept"].unsqueeze(1)
+        self._metrics["train"]["completions/kept_ratio"].append(1 - self._lost.float().mean().item())
+        return output
+
+    def _prepare_inputs(self, generation_batch) -> dict:
+        """Give each micro-batch of a new rollout `rows_per_kept`: rows over kept rows of its optimizer step, over all
+        its micro-batches and ranks."""
+        inputs = super()._prepare_inputs(generation_batch)
+        if "rows_per_kept" not in inputs:
+            accumulation = self.args.gradient_accumulation_steps
+            local = torch.stack([batch["kept"].sum() for batch in self._buffered_inputs]).view(-1, accumulation).sum(1)
+            kept = self.accelerator.reduce(local, reduction="sum")
+            rows = len(inputs["kept"]) * accumulation * self.args.world_size
+            for number, batch in enumerate(self._buffered_inputs):
+                batch["rows_per_kept"] = rows / kept[number // accumulation].clamp(min=1)
+        return inputs
+
+    def _compute_loss(self, model, inputs) -> torch.Tensor:
+        """Mean over the kept sequences of the optimizer step. TRL's `grpo` loss is the mean over all rows of a
+        micro-batch, lost ones included (trl/trainer/grpo_trainer.py:3154); it is linear in advantages and beta."""
+        beta, scale = self.beta, inputs["rows_per_kept"]
+        self.beta = beta * scale
+        try:
+            return super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] * scale})
+        finally:
+            self.beta = beta
 
     def _rollout_is_open(self) -> bool:
         return self._step % (self.args.steps_per_generation * self.num_iterations) != 0
