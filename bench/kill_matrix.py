@@ -24,7 +24,6 @@ About 12 minutes on two free cores; Linux only.
 import argparse
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -32,42 +31,17 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
-from agentworld.train.checkpoint import library_versions
 from bench import kill_compare, kill_phases, process_tree
 from bench.kill_phases import AFTER, BEFORE, INSIDE, Phase
+from bench.kill_table import Kill, line, write
 
 POLL_SECONDS = 0.001
-RUN_SECONDS = 300.0  # a start that lasts longer hangs
+RUN_SECONDS = 600.0  # a start that lasts longer hangs
 LEFT_SECONDS = 5.0  # until every process of an ended run must be gone
 TRIES = 8
-
-
-@dataclass
-class Kill:
-    """One kill and what came of it. Times in seconds."""
-
-    number: int
-    phase: str
-    tries: int = 0
-    moment: float = 0.0  # after the beginning of the phase
-    phase_seconds: float = 0.0  # of the reference
-    victim: str = ""
-    first_exit: int | None = None  # of the killed start; -9: the command itself was the victim; None: it hung
-    next_exit: int | None = None
-    left_processes: list[str] = field(default_factory=list)
-    left_folders: list[str] = field(default_factory=list)  # of the recorder, under TMPDIR
-    last_step: int = 0  # in metrics.jsonl when the next start began
-    checkpoint: int = 0  # the newest whole one then
-    resumed_after: int = 0
-    steps_lost: int = 0
-    dropped_sessions: int | None = None
-    wrong: list[str] = field(default_factory=list)
-    seconds: float = 0.0
 
 
 class Bench:
@@ -271,38 +245,6 @@ def start_again(bench: Bench, kill: Kill, phase: Phase, verb: str, recorded: boo
     else:
         found = kill_compare.differences(bench.finished, bench.run, kill_phases.stages_done(verb))
     kill.wrong += islice(found, 5)
-
-
-def line(kill: Kill) -> str:
-    """A row of the table on the screen."""
-    moment = f"{kill.moment:.3f} of {kill.phase_seconds:.3f} s"
-    steps = f"at {kill.last_step}, from {kill.resumed_after}, lost {kill.steps_lost}" if kill.last_step else "-"
-    verdict = "; ".join(kill.wrong) or "equal"
-    extra = f", {kill.dropped_sessions} sessions dropped" if kill.dropped_sessions else ""
-    return (
-        f"{kill.number:>2}  {kill.phase:<16} {moment:<20} {kill.victim:<18} exit {kill.first_exit!s:>4} then "
-        f"{kill.next_exit!s:>4}  steps {steps:<24} {kill.seconds:>5.0f} s  {verdict}{extra}"
-    )
-
-
-def write(out: Path, options: argparse.Namespace, kills: list[Kill], durations: dict[str, float], took: float) -> None:
-    """kills.json, after every kill."""
-    folder = Path(__file__).parent
-    commit = subprocess.run(["git", "-C", folder, "describe", "--always", "--dirty"], capture_output=True, text=True)
-    content: dict[str, Any] = {
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "commit": commit.stdout.strip(),
-        "cores": os.cpu_count(),
-        "platform": platform.platform(),
-        "versions": {"python": platform.python_version(), **library_versions()},
-        "options": {key: str(value) for key, value in vars(options).items()},
-        "settings": kill_phases.SETTINGS,
-        "seconds": round(took, 1),
-        "phases": {name: round(seconds, 4) for name, seconds in durations.items()},
-        "passed": sum(not kill.wrong for kill in kills),
-        "kills": [asdict(kill) for kill in kills],
-    }
-    (out / "kills.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
 def say(text: str) -> None:
