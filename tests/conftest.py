@@ -1,9 +1,35 @@
-"""One CPU configuration for every test process, set before torch or deepspeed is imported anywhere."""
+"""One CPU configuration for every test process, set before torch or deepspeed is imported anywhere, and the one small
+run that several test files look at."""
 
 import os
+import signal
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["WANDB_MODE"] = "offline"
+
+import pytest
+from small_run import start, wait_for_step
+
+from agentworld.train import checkpoint
+
+
+@pytest.fixture(scope="session")
+def chain(tmp_path_factory) -> dict:
+    """One run: stopped by SIGTERM in CPT, its newest checkpoint cut, then resumed to the end."""
+    root = tmp_path_factory.mktemp("chain")
+    run = root / "chain"
+    process = start(root)
+    wait_for_step(run / "cpt", 7, process)
+    process.send_signal(signal.SIGTERM)
+    stopped = process.communicate(timeout=120)[0]
+    whole = checkpoint.newest_checkpoint(run / "cpt" / "checkpoints", warn=pytest.fail)
+    found = {"root": root, "run": run, "stopped": (process.returncode, stopped), "whole": whole}
+    shard = max(whole.rglob("*.pt"), key=lambda path: path.stat().st_size)
+    os.truncate(shard, shard.stat().st_size - 1)
+    process = start(root, "resume=true")
+    found["resumed"] = (process.wait(timeout=400) or 0, process.stdout.read())
+    assert process.returncode == 0, found["resumed"][1][-4000:]
+    return found

@@ -4,75 +4,17 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
+from small_run import metrics, reopened, rows_of, start, work
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentworld.data.render import Renderer
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import system_prompt
 from agentworld.train import checkpoint
-from agentworld.train.compose import load_recipe, to_yaml
-from agentworld.train.launch import launch
-
-SMALL = [
-    "recipe=smoke", "data.record.count=70", "data.tokenizer_vocab_size=500", "data.cpt_row_tokens=512",
-    "data.split.cpt=0.4", "data.split.sft=0.25", "data.split.rl=0.2", "data.split.eval=0.15",
-    "model.architecture.hidden_size=64", "model.architecture.moe_intermediate_size=32",
-    "cpt.max_steps=12", "cpt.save_steps=3", "cpt.warmup_steps=2", "cpt.rows_per_device=2",
-    "sft.max_steps=3", "sft.save_steps=3", "sft.warmup_steps=2",
-    "rl.max_steps=4", "rl.save_steps=2", "rl.warmup_steps=1", "rl.prompts_per_rollout=2", "rl.num_generations=4",
-    "rl.mini_batches=2", "rl.completions_per_device=2", "rl.max_completion_tokens=8",
-    "eval.examples=4", "eval.reward_examples=2", "eval.max_new_tokens=8",
-]  # fmt: skip
-
-
-def start(root: Path, *overrides: str, **options) -> subprocess.Popen:
-    command = Path(sys.executable).with_name("agentworld")
-    arguments = [str(command), "train", *SMALL, f"run.root={root}", "run.name=chain", *overrides]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
-
-
-def rows_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-def metrics(stage: Path) -> list[dict]:
-    return rows_of(stage / "metrics.jsonl")
-
-
-def wait_for_step(stage: Path, step: int, process: subprocess.Popen, seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and process.poll() is None:
-        if (stage / "metrics.jsonl").exists() and any(row["step"] >= step for row in metrics(stage)):
-            return
-        time.sleep(0.02)
-    pytest.fail(f"step {step} was not reached: {process.communicate()[0][-3000:]}")
-
-
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory) -> dict:
-    """One run: stopped by SIGTERM in CPT, its newest checkpoint cut, then resumed to the end."""
-    root = tmp_path_factory.mktemp("chain")
-    run = root / "chain"
-    process = start(root)
-    wait_for_step(run / "cpt", 7, process)
-    process.send_signal(signal.SIGTERM)
-    stopped = process.communicate(timeout=120)[0]
-    whole = checkpoint.newest_checkpoint(run / "cpt" / "checkpoints", warn=pytest.fail)
-    found = {"root": root, "run": run, "stopped": (process.returncode, stopped), "whole": whole}
-    shard = max(whole.rglob("*.pt"), key=lambda path: path.stat().st_size)
-    os.truncate(shard, shard.stat().st_size - 1)
-    process = start(root, "resume=true")
-    found["resumed"] = (process.wait(timeout=400) or 0, process.stdout.read())
-    assert process.returncode == 0, found["resumed"][1][-4000:]
-    return found
+from agentworld.train.compose import load_recipe
 
 
 def test_a_signal_leaves_a_whole_checkpoint_and_says_how_to_go_on(chain) -> None:
@@ -214,26 +156,6 @@ def test_a_kill_between_the_last_checkpoint_and_the_export_costs_no_step(chain, 
         json.loads((run / "rl" / "training.json").read_text())["tokens"]
         == json.loads(before["training.json"])["tokens"]
     )
-
-
-def reopened(chain, tmp_path: Path, name: str, drop: str, **changes: dict) -> Path:
-    """A copy of the run without stage `drop` and with other settings, for a worker to run again."""
-    run = tmp_path / name
-    shutil.copytree(chain["run"], run, ignore=shutil.ignore_patterns("checkpoints"))
-    shutil.rmtree(run / drop)
-    (run / drop).mkdir()
-    config = load_recipe(run)
-    for section, values in changes.items():
-        for key, value in values.items():
-            setattr(getattr(config, section), key, value)
-    (run / "recipe.yaml").write_text(to_yaml(config))
-    return run
-
-
-def work(run: Path, stage: str, ranks: int) -> None:
-    outcome = launch(["-m", "agentworld.train.worker", str(run), stage], ranks, run / stage, {"DS_ACCELERATOR": "cpu"})
-    log = run / stage / "rank1.log"
-    assert outcome.code == 0, log.read_text() if log.exists() else outcome
 
 
 def test_two_ranks_take_the_same_cpt_step_as_one(chain, tmp_path) -> None:

@@ -62,6 +62,7 @@ class ProgressCallback(TrainerCallback):
             return
         self._stage_dir.mkdir(parents=True, exist_ok=True)
         self._metrics = MetricsFile(self._stage_dir / "metrics.jsonl", after_step=state.global_step)
+        self._rollout = {"reward": self._metrics.reward} if self._metrics.reward is not None else {}
         self._tracked = TrackedStage(self._wandb, self._stage, self._stage_dir, self._run_name, self._config)
         self._tokens = TokenCounter(before=max(self._metrics.tokens, state.num_input_tokens_seen))
         self._rate = Throughput(tokens=self._tokens.before, now=time.monotonic())
@@ -114,10 +115,13 @@ class MetricsFile:
     def __init__(self, path: Path, after_step: int) -> None:
         """Lines after the step that the stage resumes from, and a half-written one, are cut off."""
         self.tokens = 0.0  # that the stage had seen at the last line kept
+        self.reward: float | None = None  # of the rollout in use at the last line kept
         if path.exists():
             kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= after_step]
             write_text(path, "".join(f"{line}\n" for line in kept))
-            self.tokens = max((json.loads(line).get("tokens") or 0.0 for line in kept), default=0.0)
+            rows = [json.loads(line) for line in kept]
+            self.tokens = max((row.get("tokens") or 0.0 for row in rows), default=0.0)
+            self.reward = rows[-1].get("reward") if rows else None
         self._path = path
 
     def append(self, row: Mapping[str, Any]) -> None:

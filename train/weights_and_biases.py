@@ -2,7 +2,7 @@
 
 The stages of a run share a group, and a stage that is resumed continues its W&B run: its id stands in
 <stage>/wandb.json. Without a key or a network the run is written offline under <run>/wandb and can be sent later with
-`wandb sync`.
+`wandb sync`: a stage that was resumed has several parts there, which become one run.
 """
 
 import json
@@ -122,7 +122,7 @@ def _start(project: str, mode: str, stage: str, stage_dir: Path, group: str, con
         dir=str(stage_dir.parent),  # wandb makes its folder `wandb` in there
         config=dict(config),
         mode=mode,
-        resume="allow" if mode == "online" else None,  # offline parts join by their id when they are sent
+        resume="allow",  # offline too: `wandb sync` then puts the parts of a resumed stage one after the other
         settings=wandb.Settings(
             silent=True,
             console="off",

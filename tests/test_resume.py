@@ -1,0 +1,138 @@
+"""A stage that is stopped or killed goes on as if it had not been: same rows, same losses, same weights (fault 19)."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_run import metrics, reopened, rows_of, wait_for_step
+
+from agentworld.train import checkpoint
+from agentworld.train.launch import free_port, rank_environment
+
+# Steps of a run, and the one it is resumed at: CPT and SFT cross the end of an epoch before and after it, RL is in the
+# middle of a rollout (two steps each).
+LENGTHS = {"cpt": (9, 5), "sft": (7, 3), "rl": (6, 3)}
+
+
+def started(run: Path, stage: str, ranks: int) -> list[subprocess.Popen]:
+    """The processes of a stage, without the launcher: signals can be sent to one of them."""
+    shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "DS_ACCELERATOR": "cpu"}
+    return [
+        subprocess.Popen(
+            [sys.executable, "-m", "agentworld.train.worker", str(run), stage],
+            env=rank_environment(shared, rank, ranks),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def finished(processes: list[subprocess.Popen], code: int = 0) -> str:
+    texts = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [code] * len(processes), "\n".join(texts)[-5000:]
+    return "\n".join(texts)
+
+
+def cut_back(straight: Path, resumed: Path, stage: str, step: int) -> None:
+    """A copy of a finished stage as a kill after the checkpoint of `step` would have left it: later lines of the
+    metrics and later completions are there, the export is not."""
+    shutil.copytree(straight, resumed)
+    shutil.rmtree(resumed / stage / "export")
+    (resumed / stage / "training.json").unlink()
+    for directory in checkpoint.checkpoints(resumed / stage / "checkpoints"):
+        if checkpoint.step_of(directory) > step:
+            shutil.rmtree(directory)
+    assert checkpoint.step_of(checkpoint.newest_checkpoint(resumed / stage / "checkpoints", pytest.fail)) == step
+
+
+def comparable(run: Path, stage: str) -> list[dict]:
+    """The metrics without what a clock decides."""
+    clock = ("time", "tokens_per_s")
+    return [{key: value for key, value in row.items() if key not in clock} for row in metrics(run / stage)]
+
+
+@pytest.fixture(scope="module")
+def runs(chain, tmp_path_factory) -> dict:
+    """(stage, ranks) -> an uninterrupted stage and one that was resumed. Lone ranks run two at a time."""
+    made = {}
+    root = tmp_path_factory.mktemp("resume")
+    for ranks in (1, 2):
+        for stage, (steps, step) in LENGTHS.items():
+            settings = {"max_steps": steps, "save_steps": 1, "save_total_limit": steps + 1, "warmup_steps": 2}
+            run = reopened(chain, root, f"{stage}-{ranks}", stage, **{stage: settings})
+            made[stage, ranks] = (run, root / f"{stage}-{ranks}-resumed", step)
+    queue = [key for key in made if key[1] == 1]
+    for at_once in (queue[:2], queue[2:], *([key] for key in made if key[1] == 2)):
+        for place in (0, 1):
+            processes = [process for key in at_once for process in started(made[key][place], *key)]
+            finished(processes)
+            if place == 0:
+                for key in at_once:
+                    cut_back(made[key][0], made[key][1], key[0], made[key][2])
+    return made
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("stage", LENGTHS)
+def test_a_resumed_stage_equals_an_uninterrupted_one(runs, stage, ranks) -> None:
+    straight, resumed, _ = runs[stage, ranks]
+    expected, found = comparable(straight, stage), comparable(resumed, stage)
+    assert [row["step"] for row in found] == list(range(1, LENGTHS[stage][0] + 1))
+    for before, after in zip(expected, found, strict=True):
+        assert before.keys() == after.keys()
+        for key in before:
+            assert after[key] == (pytest.approx(before[key], abs=1e-6) if key != "stage" else before[key]), key
+    assert len({row["loss"] for row in expected}) == len(expected), "equal steps would hide a replay"
+    handoffs = [checkpoint.verify_handoff(run / stage / "export") for run in (straight, resumed)]
+    assert handoffs[0]["files"] == handoffs[1]["files"]
+    training = [json.loads((run / stage / "training.json").read_text()) for run in (straight, resumed)]
+    assert training[0]["tokens"] == training[1]["tokens"] > 0
+    assert training[0]["heldout_loss"] == training[1]["heldout_loss"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
+    """Every rollout has the same prompts and samples: the resumed run wrote those after step 3 itself."""
+    straight, resumed, step = runs["rl", ranks]
+    names = sorted(path.name for path in (straight / "rl" / "completions").glob("step_*"))
+    assert len(names) == 3 * ranks and names == sorted(path.name for path in (resumed / "rl" / "completions").iterdir())
+    for name in names:
+        assert rows_of(resumed / "rl" / "completions" / name) == rows_of(straight / "rl" / "completions" / name)
+        rewritten = (resumed / "rl" / "completions" / name).stat().st_mtime > (
+            resumed / "rl" / "checkpoints" / f"checkpoint-{step}" / checkpoint.COMPLETE
+        ).stat().st_mtime
+        assert rewritten == (int(name.split("_")[1]) > step), name
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_one_rank_stops_all_at_one_step(chain, tmp_path, signum) -> None:
+    run = reopened(chain, tmp_path, "one", "cpt", cpt={"max_steps": 5000, "save_steps": 5000})
+    processes = started(run, "cpt", 2)
+    wait_for_step(run / "cpt", 3, processes[0])
+    processes[1].send_signal(signum)
+    text = finished(processes, code=3)
+    last = metrics(run / "cpt")[-1]["step"]
+    assert f"cpt stopped at step {last}" in text
+    assert [path.name for path in (run / "cpt" / "checkpoints").iterdir()] == [f"checkpoint-{last}"]
+    assert checkpoint.damage(run / "cpt" / "checkpoints" / f"checkpoint-{last}") is None
+
+
+def test_a_second_signal_ends_a_process_at_once() -> None:
+    program = (
+        "import time; from agentworld.train import stop; stop.install(); print('ready', flush=True)\n"
+        "while not stop.requested(): time.sleep(0.01)\n"
+        "print('asked', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGUSR1)
+    assert process.stdout.readline() == "asked\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=10) == -signal.SIGTERM
