@@ -99,8 +99,7 @@ def position(phase: Phase, run: Path, output: str) -> str:
     if phase.kind == "export":
         return _position(exporting, exported)
     if phase.kind == "evaluation":
-        written = folder / "evaluation.json" if phase.stage != "base" else run / "baselines.json"
-        return _position(f"] evaluate {phase.stage}: " in output, written.exists())
+        return _position(f"] evaluate {phase.stage}: " in output, (folder / "evaluation.json").exists())
     assert phase.kind == "save", phase
     written, name = folder / "checkpoints", f"{PREFIX}{phase.step}"
     begun = (written / ".unfinished" / name).exists() or (written / name).exists()
