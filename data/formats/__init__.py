@@ -1,0 +1,25 @@
+"""Raw formats: the registry, and detection by content."""
+
+from agentworld.data.errors import RequestError
+from agentworld.data.formats import native
+from agentworld.data.formats.format import Format, Head
+
+# The first that matches is taken: the narrower before the wider.
+FORMATS: tuple[Format, ...] = (native.FORMAT,)
+
+
+def detect(head: Head) -> Format | None:
+    """The format of a file with this head, or None."""
+    return next((known for known in FORMATS if known.matches(head)), None)
+
+
+def by_name(name: str) -> Format:
+    """The format of a name.
+
+    Raises:
+        RequestError: there is none; the text lists those there are.
+    """
+    for known in FORMATS:
+        if known.name == name:
+            return known
+    raise RequestError(f"unknown format {name!r}; known: {', '.join(known.name for known in FORMATS)}")
