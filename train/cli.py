@@ -50,6 +50,14 @@ line.
 example:
   agentworld record terminal --count 200 --seed 1 --out terminal.jsonl
 """
+IMPORT_HELP = """\
+Turns agent logs of any known format into trajectories, one a line. Files are recognised by their content; what gives no
+trajectory is counted with its place and the reason.
+
+example:
+  agentworld import logs/ --out mine.jsonl --report import.json
+  agentworld train recipe=smoke data.trajectories=[mine.jsonl]
+"""
 REPORT_HELP = """\
 Prints the table of a run (fidelity and reward after each stage, beside the baselines) and writes its report.json.
 
@@ -110,6 +118,22 @@ def record(options: argparse.Namespace) -> int:
     return DONE
 
 
+def import_logs(options: argparse.Namespace) -> int:
+    from agentworld.data import importing
+
+    for name in ("out", "report"):
+        path = getattr(options, name)
+        if path is not None and not path.absolute().parent.is_dir():
+            raise RequestError(f"--{name} {path}: the folder {path.absolute().parent} does not exist; make it")
+    report = importing.import_files(
+        options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say
+    )
+    if options.report is not None:
+        importing.write_report(report, options.report)
+    _say(importing.summary(report, options.out))
+    return DONE
+
+
 def report(options: argparse.Namespace) -> int:
     from agentworld.train.report import render, write
     from agentworld.train.screen import screen
@@ -157,6 +181,18 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--max-turns", type=_positive, default=8, help="of a trajectory (default 8)")
     verb.set_defaults(verb=record)
 
+    verb = verbs.add_parser(
+        "import", help="turn agent logs into trajectories", description=IMPORT_HELP, formatter_class=layout
+    )
+    verb.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, and folders to search")
+    verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
+    verb.add_argument("--format", default="auto", metavar="NAME", help="auto: by content (default)")
+    verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
+    verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
+    verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
+    verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
+    verb.set_defaults(verb=import_logs)
+
     verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
     verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
     verb.set_defaults(verb=report)
@@ -171,6 +207,13 @@ def _positive(text: str) -> int:
 
 
 _positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N-1, for example 0/8")
+    return int(index), int(count)
 
 
 def _say(line: str) -> None:
