@@ -16,6 +16,7 @@ from typing import Any
 
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
 from agentworld.data.formats.issue_text import issue_key
+from agentworld.data.formats.swe_agent import message_text
 from agentworld.data.schema import System, Trajectory, Turn
 
 SOURCE = "mini-swe-agent"
@@ -44,7 +45,8 @@ def matches(head: Head) -> bool:
     if isinstance(record.get("messages"), list):
         info = record.get("info")
         named = isinstance(info, dict) and "mini_version" in info
-        return named or str(record.get("trajectory_format", "")).startswith("mini-swe-agent")
+        layout = record.get("trajectory_format")
+        return named or (isinstance(layout, str) and layout.startswith("mini-swe-agent"))
     chat = head.layout == "array" and {"role", "content"} <= record.keys()
     return chat and _FENCE in head.text and any(word in head.text for word in SUBMIT)
 
@@ -74,7 +76,7 @@ def _run(record: Any, origin: Origin, number: str) -> Trajectory:
     if not turns:
         ended = f"; it ended with {info['exit_status']}" if info.get("exit_status") else ""
         raise UnusableError(f"no command was run in this session{ended}")
-    task = next((m["content"] for m in messages if m.get("role") == "user" and isinstance(m.get("content"), str)), "")
+    task = next((message_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
     name = record.get("instance_id")
     return Trajectory(
         id=f"{SOURCE}:{origin.file}{origin.where}{number}",
@@ -126,8 +128,8 @@ def _answered(
             reply is None and closing
         ):  # the agent ends here, and its last message is what the command printed, shortened
             reply = next((r for r in replies if r.get("role") == "exit"), None)
-        text = reply.get("content") if reply else None
-        if not isinstance(text, str):
+        text = message_text(reply.get("content")) if reply else None
+        if text is None:
             yield command, None, None
         elif closing and not text.startswith("<returncode>"):
             yield command, text, "the harness ends the run"
@@ -144,8 +146,7 @@ def _commands(message: dict[str, Any]) -> list[tuple[str, str | None]]:
         return [(command, name) for command, name in found if isinstance(command, str)]
     if message.get("tool_calls"):
         return [(command, call.get("id")) for call in message["tool_calls"] if (command := _argument(call)) is not None]
-    content = message.get("content")
-    blocks = _BLOCK.findall(content) if isinstance(content, str) else []
+    blocks = _BLOCK.findall(message_text(message.get("content")))
     return [(blocks[0].strip(), None)] if len(blocks) == 1 else []
 
 
@@ -161,9 +162,9 @@ def _argument(call: Any) -> str | None:
 
 
 def _is_format_error(reply: dict[str, Any]) -> bool:
-    extra, content = reply.get("extra"), reply.get("content")
+    extra = reply.get("extra")
     told = isinstance(extra, dict) and extra.get("interrupt_type") == "FormatError"
-    return told or (reply.get("role") == "user" and isinstance(content, str) and bool(_FORMAT_ERROR.match(content)))
+    return told or (reply.get("role") == "user" and bool(_FORMAT_ERROR.match(message_text(reply.get("content")))))
 
 
 def _initial_state(config: Any) -> str | None:

@@ -7,8 +7,8 @@ the command line that the environment ran, so it is the action here, also where 
 and after it in others. A file with `history` only is read from the chat, less the prompt that the agent appends there.
 
 Domain: "terminal" for capture-the-flag runs, else "swe". A run is one if its system message speaks of a CTF or its
-first prompt sets "the following CTF challenge"; both are fixed texts of the agent's CTF configurations, and the issue
-text, which may say anything, stands in neither place.
+first prompt opens with "the following CTF challenge"; both are fixed texts of the agent's CTF configurations, and the
+issue text, which may say anything, stands in neither place.
 """
 
 import json
@@ -56,6 +56,7 @@ _PROMPT = re.compile(
     r"\(Open file: ([^\n]*)\)\n\(Current directory: ([^\n]*)\)\n(?:\(Interactive session: [^\n]*\)\n)?bash-\$\s*$"
 )
 _UPLOADED = re.compile(r"<uploaded_files>\s*(\S+)\s*</uploaded_files>")
+_CTF_OPENING = re.compile(r"\s*.{0,80}the following CTF challenge")
 _CHALLENGE = re.compile(
     r"^Files included in the challenge: .*$|The challenge [^\n]{0,40}? is running on `[^`\n]*` port `[^`\n]*`",
     re.MULTILINE,
@@ -75,15 +76,17 @@ def matches(head: Head) -> bool:
 
 
 def convert(record: Any, origin: Origin) -> Iterator[Trajectory]:
+    if not isinstance(record, dict):
+        raise UnusableError(f"a run is an object; found {type(record).__name__}")
     history = record.get("history")
     messages = [m for m in history if isinstance(m, dict) and not m.get("is_demo")] if isinstance(history, list) else []
     steps = record.get("trajectory")
     pairs = _from_history(messages) if steps is None else _from_steps(steps)
     if not pairs:
         raise UnusableError(f"the run has no steps (exit status {_exit_status(record)})")
-    rules = "\n".join(_text(m.get("content")) for m in messages if m.get("role") == "system")
-    task = next((_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
-    domain = "terminal" if re.search(r"\bCTF\b", rules) or "the following CTF challenge" in task else "swe"
+    rules = "\n".join(message_text(m.get("content")) for m in messages if m.get("role") == "system")
+    task = next((message_text(m.get("content")) for m in messages if m.get("role") == "user"), "")
+    domain = "terminal" if re.search(r"\bCTF\b", rules) or _CTF_OPENING.match(task) else "swe"
     yield Trajectory(
         id=f"{SOURCE}:{origin.file}{origin.where}",
         domain=domain,
@@ -121,7 +124,7 @@ def _from_history(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
         answered = answer.get("tool_call_ids") or asked
         if asked and answered != asked:
             break
-        pairs.append((action, _observation(_text(answer.get("content")))))
+        pairs.append((action, _observation(message_text(answer.get("content")))))
     return pairs
 
 
@@ -201,7 +204,7 @@ def _exit_status(record: dict[str, Any]) -> str:
     return str(info.get("exit_status")) if isinstance(info, dict) else "unknown"
 
 
-def _text(content: Any) -> str:
+def message_text(content: Any) -> str:
     """The text of a message: a string, or parts of which some are text."""
     if isinstance(content, list):
         return "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
