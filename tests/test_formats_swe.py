@@ -206,10 +206,7 @@ def test_swe_agent_old_schema() -> None:
     assert (found.id, found.domain, found.source) == ("swe-agent:logs/a.json", "swe", "swe-agent")
     assert found.system.action_space.endswith("\n\nopen:\n  signature: open <path>")
     assert found.system.initial_state == "Working directory: /repo\nOpen file: n/a"
-    assert (
-        found.split_group == f"swe-agent:{issue_key('It breaks badly.')}"[: -len(issue_key("x"))]
-        or "it-breaks" in found.split_group
-    )
+    assert found.split_group == "swe-agent:" + issue_key("It breaks\nbadly.")
 
 
 def test_swe_agent_new_schema_takes_the_command_documents_of_the_run() -> None:
@@ -263,8 +260,9 @@ def test_swe_agent_harness_text_is_context_only(action: str, observation: str, r
 
 def test_swe_agent_ctf_runs_are_terminal_and_their_verdicts_no_targets() -> None:
     task = (
-        'We\'re currently solving the following CTF challenge. The CTF challenge is a cryptography problem named "Eps", '
-        f"worth 10 points.\nFiles included in the challenge: ['a.py']\n\nThe challenge server is running on `h` port `1`."
+        "We're currently solving the following CTF challenge. The CTF challenge is a cryptography problem named "
+        "\"Eps\", worth 10 points.\nFiles included in the challenge: ['a.py']\n\n"
+        "The challenge server is running on `h` port `1`."
         f"\n\nINSTRUCTIONS:\nGo.\n\n{SHELL_PROMPT}"
     )
     steps = [step("submit flag{no}\n", "Wrong flag!"), step("ls", "a.py"), step("submit 'flag{x}'\n", "")]
@@ -534,12 +532,16 @@ def test_corpora_give_the_counts_of_their_source(
     assert len(kept) == len(found) == trajectories == len({t.id for t in kept})
     assert sum(len(t.turns) for t in kept) == turns
     assert {n for n, _, _ in found} == {name} and {t.domain for t in kept} == {domain}
+    compared = 0
     for _, raw, item in found:
         assert isinstance(item, Trajectory) and from_dict(to_dict(item)) == item
-        said = [text.strip() for text in thoughts(raw) if len(text.strip()) > 60]
+        # Two thoughts of eps are the command itself.
+        commands = {turn.action.strip() for turn in item.turns}
+        said = [text.strip() for text in thoughts(raw) if len(text.strip()) > 20 and text.strip() not in commands]
+        compared += len(said)
         written = "\n".join(turn.action + "\n" + turn.observation for turn in item.turns)
         assert not [text for text in said if text in written]
-        assert said or name == "wm-triples"
+    assert compared >= turns // 2 or name == "wm-triples"
 
 
 @needs_corpora
