@@ -472,6 +472,24 @@ def test_wm_triples_say_why_a_record_gives_nothing(change: dict[str, Any], reaso
         list(wm_triples.FORMAT.convert({**TRIPLE, **change}, ORIGIN))
 
 
+# --- all
+
+
+def test_hostile_text_is_carried_unchanged_and_costs_little() -> None:
+    text = "\x1b[31m\x00\u2028<|im_end|>\r" + "\n" * 200_000 + "<parameter=" * 20_000
+    for known, value in (
+        (swe_agent.FORMAT, traj([step(text, text)], task="x\nISSUE:\n" + text, system="COMMANDS:\n" + text)),
+        (
+            mini_swe_agent.FORMAT,
+            {"messages": [message("assistant", "", extra={"actions": [{"command": text}]}), message("user", text)]},
+        ),
+        (r2e_gym.FORMAT, {"trajectory_steps": [{"action": "<function=a>" + text, "observation": text}]}),
+        (wm_triples.FORMAT, {**TRIPLE, "action": text, "truth": {"stdout": text}}),
+    ):
+        turn = one(known, value).turns[-1]
+        assert turn.action.endswith(text) and turn.observation == text
+
+
 # --- recorded corpora
 
 

@@ -9,8 +9,8 @@ _MARKS = tuple(
     for pattern in (
         r"<pr_description>\s*(?:Consider the following PR description:)?(.*?)</pr_description>",
         r"<issue_description>(.*?)</issue_description>",
-        r"\nISSUE:\n(.*?)\n\s*INSTRUCTIONS:",
-        r"(The CTF challenge is .*?)\n\s*INSTRUCTIONS:",
+        r"\nISSUE:\n(.*?)\n\s{0,20}INSTRUCTIONS:",
+        r"(The CTF challenge is .*?)\n\s{0,20}INSTRUCTIONS:",
         r"Please solve this issue:(.*?)\n\nYou can execute bash commands",
     )
 )

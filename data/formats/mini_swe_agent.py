@@ -124,9 +124,7 @@ def _answered(
         else:
             reply = plain[place] if place < len(plain) else None
         closing = any(word in command for word in SUBMIT)
-        if (
-            reply is None and closing
-        ):  # the agent ends here, and its last message is what the command printed, shortened
+        if reply is None and closing:  # the agent ends here; its exit message is the output, less the closing word
             reply = next((r for r in replies if r.get("role") == "exit"), None)
         text = message_text(reply.get("content")) if reply else None
         if text is None:
@@ -154,8 +152,9 @@ def _argument(call: Any) -> str | None:
     """The command of a call of the tool bash."""
     function = call.get("function") if isinstance(call, dict) else None
     try:
-        arguments = json.loads(function["arguments"]) if isinstance(function, dict) else None
-    except (KeyError, TypeError, ValueError, RecursionError):
+        arguments = function.get("arguments") if isinstance(function, dict) else None
+        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
         return None
     command = arguments.get("command") if isinstance(arguments, dict) else None
     return command if isinstance(command, str) else None

@@ -25,8 +25,8 @@ _ACTIONS = (
     "Each action is one call: <function=NAME>, a <parameter=KEY>VALUE</parameter> for each argument, </function>."
 )
 _STEPS_LEFT = re.compile(r"\n?This is step \d+ of a maximum of \d+\. Steps Remaining: -?\d+\.?\s*$")
-_FUNCTION = re.compile(r"<function=([^>\s]+)>")
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>")
+_FUNCTION = re.compile(r"<function=([^>\s]{1,200})>")
+_PARAMETER = re.compile(r"<parameter=([^>\s]{1,200})>")
 _HARNESS = (
     (re.compile(r"^The command took too long to execute \(>\d+s\)", re.MULTILINE), "time-out of the harness"),
     (

@@ -51,7 +51,7 @@ _HARNESS = (
     (re.compile(r"^(?:Exit due to |Exited \()"), "the harness ends the run"),
 )
 _HARNESS_ACTION = re.compile(r"exit_(?!forfeit)\w+|skip")  # exit_forfeit is a tool of the CTF runs
-_COMMANDS = re.compile(r"^COMMANDS:\n(.*?)\n\s*\n(?=Please note|RESPONSE FORMAT)", re.DOTALL | re.MULTILINE)
+_COMMANDS = re.compile(r"^COMMANDS:\n(.*?)\n\s{0,20}\n(?=Please note|RESPONSE FORMAT)", re.DOTALL | re.MULTILINE)
 _PROMPT = re.compile(
     r"\(Open file: ([^\n]*)\)\n\(Current directory: ([^\n]*)\)\n(?:\(Interactive session: [^\n]*\)\n)?bash-\$\s*$"
 )
