@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from agentworld.data.formats.format import Format, Head, Origin, UnusableError
+from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
 from agentworld.data.schema import System, Trajectory, Turn
 
 SOURCE = "browsergym"
@@ -58,8 +58,10 @@ def matches(head: Head) -> bool:
     return bool(_STEP.search(head.text) and _TREE in head.text) or _is_bare_tree(head.text)
 
 
-def convert(record: str, origin: Origin) -> Iterator[Trajectory]:
+def convert(record: str, origin: Origin) -> Iterator[Trajectory | Rejected]:
     """Raises UnusableError for a tree without steps, and where no call is followed by a page."""
+    if not isinstance(record, str):
+        raise UnusableError("a BrowserGym run is a Markdown text, this is JSON")
     heads = list(_STEP.finditer(record))
     if not heads:
         raise UnusableError(
@@ -73,6 +75,8 @@ def convert(record: str, origin: Origin) -> Iterator[Trajectory]:
     if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
         raise UnusableError(f"the steps are not numbered one after the other: {numbers}")
     turns = _turns(numbers, steps)
+    if "### Next Action" in preamble or _TREE_LINE.search(preamble):
+        yield Rejected(origin.where, "the file begins in the middle of a step; what stands before the next one is lost")
     if not turns:
         raise UnusableError("no call is followed by a page: the run has a single step, or its first step has no call")
     goal = _GOAL.search(preamble)
@@ -103,7 +107,7 @@ def _turns(numbers: list[int], steps: list[Step]) -> list[Turn]:
     for number, step, after in zip(numbers, steps, steps[1:], strict=False):
         past = after.past.get(number) or Past("", "")
         call = past.call or step.call
-        if not call or not after.tree:
+        if not call or not (after.tree or after.complete):
             break
         turn = Turn(call, _observation(after, past.error))
         if not after.complete:
@@ -142,7 +146,8 @@ def _past(text: str) -> Past:
 
 def _call(answer: str) -> str:
     """The last fenced call of a model's answer, which stands in a fence itself; the reasoning before it is left."""
-    calls = _CALL.findall(re.sub(r"\A\s*```[^\n]*\n|\n```\s*\Z", "", answer))
+    inner = re.sub(r"\A\s*```\w*[ \t]*\n|\n```\s*\Z", "", answer)
+    calls = _CALL.findall(inner) or _CALL.findall(answer)
     return calls[-1].strip() if calls else ""
 
 

@@ -46,6 +46,8 @@ def matches(head: Head) -> bool:
 
 def convert(record: str, origin: Origin) -> Iterator[Trajectory | Rejected]:
     """Raises UnusableError for a log without a single question."""
+    if not isinstance(record, str):
+        raise UnusableError("a ReAct log is a text, this is JSON")
     starts = [match.start() for match in _QUESTION.finditer(record)]
     if not starts:
         raise UnusableError('no line begins with "Question:", so no episode begins in this log')
@@ -73,7 +75,8 @@ def _episode(block: str, where: str, origin: Origin, cut: bool) -> Trajectory | 
         return Rejected(
             where, "a question without steps (agents that had answered it in an earlier trial are only listed)"
         )
-    if cut and "context_only" not in turns[-1].meta and body.endswith(turns[-1].observation):
+    inside = cut and not footer and body.rstrip("\r\n").endswith(turns[-1].observation)
+    if inside and "context_only" not in turns[-1].meta:
         turns[-1].meta["context_only"] = CUT
     question = _RETRY.sub("", _QUESTION.sub("", body, count=1).split("\n", 1)[0])
     return Trajectory(
@@ -100,7 +103,7 @@ def _turns(body: str) -> list[Turn]:
         )
         place = follow.start() if follow else len(body)
         did = body[action.end() : observation.start()].strip()
-        turns.append(_turn(did, body[observation.end() : place].rstrip("\n")))
+        turns.append(_turn(did, body[observation.end() : place].rstrip("\r\n")))
     return turns
 
 

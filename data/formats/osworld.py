@@ -1,8 +1,8 @@
 """OSWorld runs with the desktop as a linear accessibility table (tab separated: tag, name, text, class, ...).
 
 A run is one JSON object {"task", "steps": [{"observation": table, "action": code}]}: an observation is the desktop
-before its action, and the last step has no action. An importer sees one file, so the tables must stand in the run; files that
-hold one table each, and OSWorld's own `traj.jsonl`, which names screenshots only, are refused with what is missing.
+before its action, and the last step has no action. Each record is read alone, so the tables must stand in the run;
+files that hold one table each, and OSWorld's own `traj.jsonl`, which names screenshots only, are refused.
 """
 
 import json
@@ -42,9 +42,9 @@ def convert(record: Any, origin: Origin) -> Iterator[Trajectory]:
             "one accessibility table without an action, so it holds no turn; "
             'put the tables of a run into one JSON object {"task", "steps": [{"observation", "action"}]}'
         )
-    if isinstance(record, list):  # the lines of a traj.jsonl
+    if isinstance(record, dict) and record.keys() >= _LOG:
         raise UnusableError(
-            "OSWorld's traj.jsonl names screenshots and holds no accessibility tables, so no observations"
+            "a step of OSWorld's traj.jsonl: it names a screenshot and holds no table, so no observation"
         )
     steps = record.get("steps") if isinstance(record, dict) else None
     if not isinstance(steps, list) or not steps:
@@ -106,4 +106,4 @@ def _turns(steps: list[dict], tables: list[str]) -> list[Turn]:
     return turns
 
 
-FORMAT = Format(SOURCE, "OSWorld runs: steps of accessibility table and pyautogui code", matches, convert, whole=True)
+FORMAT = Format(SOURCE, "OSWorld runs: steps of accessibility table and pyautogui code", matches, convert)
