@@ -353,12 +353,23 @@ def test_livemcpbench_unwraps_the_repr_and_flags_what_the_client_wrote() -> None
             "cut by the harness",
         ),
         ("meta=None content=[Other(", "meta=None content=[Other(", "cut by the harness"),
+        # What JSON can hold and Python cannot parse: half a surrogate pair, NUL.
+        (REPR.format("'a\ud83db'"), "a\ud83db", None),
+        (REPR.format("'a\ud83db'")[:-9], "a\ud83db", "cut by the harness"),
+        (REPR.format("'\x00'"), REPR.format("'\x00'"), "the repr of the result cannot be read"),
+        ("meta=None content=[1] + [2] isError=False",) * 2 + ("the repr of the result cannot be read",),
         ("Error: no session", "Error: no session", "written by the client of the harness, not by a server"),
         ("", "", "written by the client of the harness, not by a server"),
     ],
 )
 def test_livemcpbench_results(content, observation, why) -> None:
     assert livemcpbench.observation(content) == (observation, why)
+
+
+def test_a_client_with_other_tools_that_prints_results_is_a_chat() -> None:
+    messages = [*ASK, calling(("a", "weather", "{}")), result(REPR.format("'rain'"), tool_call_id="a")]
+    assert [known for known in FORMATS if known.matches(head({"messages": messages}))] == [openai_chat.FORMAT]
+    assert one(openai_chat.FORMAT, {"messages": messages}).turns == [Turn(call("weather", {}), "rain")]
 
 
 def test_tau_bench_takes_the_customer_as_environment() -> None:
@@ -470,6 +481,7 @@ def test_agentworldbench_refuses(change, reason) -> None:
         ({"messages": ASK}, "openai-chat"),
         (LIVE, "livemcpbench"),
         ({"messages": LIVE["messages"]}, "livemcpbench"),
+        ({"task_id": "t", "Question": "", "category": "", "Annotator Metadata": {}, "messages": ASK}, "livemcpbench"),
         (TAU, "tau-bench"),
         ({"messages_display": "user: a"}, "tau-bench"),
         (BENCH, "agentworldbench"),

@@ -15,6 +15,7 @@ from typing import Any
 
 from agentworld.data.formats import livemcpbench
 from agentworld.data.formats.format import Format, Head, Origin, UnusableError
+from agentworld.data.formats.mcp_repr import is_repr, unwrapped
 from agentworld.data.formats.tool_calls import action_space, calls_of, checked, text_of, turns
 from agentworld.data.schema import DOMAINS, System, Trajectory
 
@@ -45,7 +46,7 @@ def convert(record: Any, origin: Origin) -> Iterator[Trajectory]:
     messages = checked(fields["messages"])
     if not any(calls_of(message) for message in messages):
         raise UnusableError("there is no tool call: nothing in a plain chat tells what an environment answered")
-    found = turns(messages, text_of)
+    found = turns(messages, _observation)
     if not found:
         raise UnusableError("no tool call is answered")
     source = fields["source"] if _is_text(fields.get("source")) else SOURCE
@@ -59,6 +60,10 @@ def convert(record: Any, origin: Origin) -> Iterator[Trajectory]:
         system=System(TASK, action_space(tools, messages)),
         turns=found,
     )
+
+
+def _observation(content: Any) -> tuple[str, str | None]:
+    return unwrapped(content) if is_repr(content) else text_of(content)
 
 
 def _task(fields: dict, messages: list[dict]) -> str:

@@ -161,10 +161,14 @@ def action_space(tools: Any, messages: Any) -> str:
     defined = _definitions(tools)
     if defined:
         return form + "The tools, one a line:\n" + "\n".join(json.dumps(tool, ensure_ascii=False) for tool in defined)
-    calls = (call for message in checked(messages) for call in calls_of(message))
-    names = dict.fromkeys(_name_and_arguments(call)[0] for call in calls)
-    lines = "\n".join(json.dumps({"name": name}, ensure_ascii=False) for name in names)
+    lines = "\n".join(json.dumps({"name": name}, ensure_ascii=False) for name in tool_names(messages))
     return form + "The tools that occur, one a line; their definitions were not recorded:\n" + lines
+
+
+def tool_names(messages: Any) -> list[str]:
+    """The tools that the agent calls, in order of first use."""
+    calls = (call for message in checked(messages) for call in calls_of(message))
+    return list(dict.fromkeys(_name_and_arguments(call)[0] for call in calls))
 
 
 def _definitions(tools: Any) -> list[dict[str, Any]]:
