@@ -6,6 +6,7 @@ Small inputs are written by hand; the corpora of AGENTWORLD_CORPORA are read who
 import json
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -288,6 +289,13 @@ def test_a_react_log_that_is_cut_at_both_ends() -> None:
     assert isinstance(empty, Rejected) and "ends before the first observation" in empty.reason
 
 
+@pytest.mark.parametrize("missing", ["Action 2: Lookup[length]\n", "Observation 3: Invalid Action. "])
+def test_a_react_log_with_a_missing_step_never_shows_thoughts_as_observations(missing) -> None:
+    _, gap, whole = converted(hotpotqa_react.FORMAT, REACT.replace(missing, ""))
+    assert isinstance(gap, Rejected) and (gap.where, "a part is missing" in gap.reason) == ("#2", True)
+    assert isinstance(whole, Trajectory)
+
+
 def test_a_react_log_without_answer_key_is_not_taken_for_a_cut_one() -> None:
     log = re.sub("(?m)^Correct answer:.*\n", "", REACT)
     assert [told(t)[-1][2] for t in converted(hotpotqa_react.FORMAT, log)[1:]] == [hotpotqa_react.GRADER, None]
@@ -473,6 +481,35 @@ BROKEN: list[tuple[Format, Any, str]] = [
 def test_a_record_that_gives_nothing_says_why(known, record, reason) -> None:
     with pytest.raises(UnusableError, match=reason.replace("[", r"\[") if "[" in reason else reason):
         converted(known, record)
+
+
+@pytest.mark.parametrize(
+    "known,record",
+    [
+        (hotpotqa_react.FORMAT, "Question: " + " " * 1_000_000 + "\nAction 1: a\nObservation 1: b"),
+        (
+            hotpotqa_react.FORMAT,
+            "Question: q\n" + "".join(f"Action {i}: a\nObservation {i}: b\n" for i in range(1, 20_000)),
+        ),
+        (hotpotqa_react.FORMAT, "Question: q\nAction 1: a\nObservation 1: b" + "\nObservation 1: x" * 100_000),
+        (
+            android_world.FORMAT,
+            episode(("a", "Action:\n" * 200_000 + "{", True), ("a", CLICK, True), ("b", DONE, False)),
+        ),
+        (
+            android_world.FORMAT,
+            episode(("a", "Action: {" + '{"a":' * 100_000, True), ("a", CLICK, True), ("b", DONE, False)),
+        ),
+        (browsergym.FORMAT, run(("A", "", "```f(" * 200_000 + answer("click('1')")), ("B", "", ""))),
+        (browsergym.FORMAT, run(("A\n```\n" * 100_000, "", answer("click('1')")), ("B", "```\n" * 100_000, ""))),
+        (osworld.FORMAT, desktop(("\0" * 1_000_000, "x()"), (" " * 1_000_000, None))),
+    ],
+    ids=range(8),
+)
+def test_hostile_text_is_read_in_linear_time(known, record) -> None:
+    start = time.process_time()
+    assert len(converted(known, record)) == 1
+    assert time.process_time() - start < 5
 
 
 # --- Corpora -------------------------------------------------------------------------------------------------------

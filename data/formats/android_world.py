@@ -158,10 +158,15 @@ def _action(said: Any) -> dict | None:
         return said if isinstance(said.get("action_type"), str) else None
     if not isinstance(said, str):
         return None
+    start = -1
     for match in _ACTION.finditer(said):
+        if match.end() <= start:  # the same brace follows: it was no action
+            continue
         start = said.find("{", match.end())
+        if start < 0:
+            return None
         try:
-            action, _ = json.JSONDecoder().raw_decode(said, start) if start >= 0 else (None, 0)
+            action, _ = json.JSONDecoder().raw_decode(said, start)
         except (json.JSONDecodeError, RecursionError):
             continue
         if isinstance(action, dict) and isinstance(action.get("action_type"), str):
@@ -201,7 +206,11 @@ def _line(index: int, element: Any) -> str:
     parts = [
         f"[{index:3d}]",
         str(element.get("class_name") or element.get("class") or "unknown class"),
-        " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in names if value),
+        " ".join(
+            f"{name}={json.dumps(value, ensure_ascii=False)}"
+            for name, value in names
+            if value and isinstance(value, str)
+        ),
         _bounds(element.get("bbox_pixels")),
         ", ".join(word for word, key, value in FLAGS if element.get(key) is value),
     ]

@@ -31,7 +31,7 @@ _TREE = "#### Current Page Accessibility Tree"
 _TREE_LINE = re.compile(r"^\t+(?:\[\w+\] )?[A-Za-z]+ '", re.MULTILINE)
 _PAST = re.compile(r"^#### PastAction(\d+)[ \t]*$", re.MULTILINE)
 _GOAL = re.compile(r"^\* \*\*[\w ]*Goal\*\*:[ ]*\n?(.*?)(?=\n#|\n\* \*\*|\Z)", re.MULTILINE | re.DOTALL)
-_CALL = re.compile(r"```\s*(?:\w+[ \t]*\n)?(\w+\(.*?\))\s*```", re.DOTALL)
+_CALL = re.compile(r"(?:\w+[ \t]*\n)?\s*(\w+\(.*\))\s*", re.DOTALL)
 _NO_ERROR = "No errors reported"
 
 
@@ -145,10 +145,13 @@ def _past(text: str) -> Past:
 
 
 def _call(answer: str) -> str:
-    """The last fenced call of a model's answer, which stands in a fence itself; the reasoning before it is left."""
-    inner = re.sub(r"\A\s*```\w*[ \t]*\n|\n```\s*\Z", "", answer)
-    calls = _CALL.findall(inner) or _CALL.findall(answer)
-    return calls[-1].strip() if calls else ""
+    """The last call between two fences of a model's answer; the answer stands in a fence itself, and the reasoning
+    before the call is left."""
+    for piece in reversed(answer.split("```")[1:-1]):
+        call = _CALL.fullmatch(piece)
+        if call:
+            return call[1]
+    return ""
 
 
 def _task(goal: str) -> str:

@@ -29,13 +29,14 @@ CUT = "the log ends inside this observation"
 
 _QUESTION = re.compile(r"^Question:[ ]?", re.MULTILINE)
 _STEP = re.compile(r"^Action \d+:[^\n]*\b(?:Search|Lookup|Finish)\[", re.MULTILINE)
+_LABEL = re.compile(r"^(Thought|Action|Observation) (\d{1,6}):[ ]?", re.MULTILINE)
 _AGENTS = re.compile(r"^-{3,} ?BEGIN (?:CORRECT|INCORRECT|HALTED) AGENTS ?-{3,}", re.MULTILINE)
 _ANSWER = re.compile(r"^Correct answer:", re.MULTILINE)
 _HEADER = re.compile(r"#{5,}|-{3,} ?BEGIN |BEGIN TRIAL |Trial summary:")
 # What ends an episode: the answer key, or the header of the next block or trial.
 _FOOTER = re.compile(rf"^(?:Correct answer:|\(END PREVIOUS TRIAL\)|{_HEADER.pattern})", re.MULTILINE)
 # Later trials repeat the question with this sentence and the agent's reflections.
-_RETRY = re.compile(r"\s*You have attempted to answer (?:the )?following question before and failed.*", re.DOTALL)
+_RETRY = re.compile(r"You have attempted to answer (?:the )?following question before and failed.*", re.DOTALL)
 
 
 def matches(head: Head) -> bool:
@@ -69,6 +70,8 @@ def _episode(block: str, where: str, origin: Origin, cut: bool) -> Trajectory | 
     footer = _FOOTER.search(block)
     body = block[: footer.start()] if footer else block
     turns = _turns(body)
+    if any(label[1] == "Action" and int(label[2]) > len(turns) + 1 for label in _LABEL.finditer(body)):
+        return Rejected(where, "the steps of this question are not numbered one after the other: a part is missing")
     if not turns:
         if cut:
             return Rejected(where, "the log ends before the first observation of this question")
@@ -90,28 +93,26 @@ def _episode(block: str, where: str, origin: Origin, cut: bool) -> Trajectory | 
 
 
 def _turns(body: str) -> list[Turn]:
-    """Steps are found by their number, so that a page that itself shows an "Observation 2:" does not end a step."""
+    """Labels count in their order only, so that a page that itself shows an "Observation 2:" does not end a step."""
     turns: list[Turn] = []
-    place = 0
-    for number in range(1, body.count("\nObservation ") + 1):
-        action = _after(body, "Action", number, place)
-        observation = action and _after(body, "Observation", number, action.end())
-        if not action or not observation:
-            break
-        follow = _after(body, "Thought", number + 1, observation.end()) or _after(
-            body, "Action", number + 1, observation.end()
-        )
-        place = follow.start() if follow else len(body)
-        did = body[action.end() : observation.start()].strip()
-        turns.append(_turn(did, body[observation.end() : place].rstrip("\r\n")))
+    number, action, observation = 1, None, None
+    for label in _LABEL.finditer(body):
+        if observation and label[1] != "Observation" and label[2] == str(number + 1):
+            turns.append(_turn(body, action, observation, label.start()))
+            number, action, observation = number + 1, None, None
+        if label[2] != str(number):
+            continue
+        if label[1] == "Action" and not action:
+            action = label
+        elif label[1] == "Observation" and action and not observation:
+            observation = label
+    if observation:
+        turns.append(_turn(body, action, observation, len(body)))
     return turns
 
 
-def _after(body: str, label: str, number: int, place: int) -> re.Match[str] | None:
-    return re.compile(rf"^{label} {number}:[ ]?", re.MULTILINE).search(body, place)
-
-
-def _turn(action: str, observation: str) -> Turn:
+def _turn(body: str, did: re.Match[str], saw: re.Match[str], end: int) -> Turn:
+    action, observation = body[did.end() : saw.start()].strip(), body[saw.end() : end].rstrip("\r\n")
     reason = None
     if action.startswith("Finish["):
         reason = GRADER
