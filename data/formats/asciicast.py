@@ -27,6 +27,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
@@ -69,7 +70,7 @@ class Recording:
     shell: str
     events: list[Event]
 
-    @property
+    @cached_property
     def has_input(self) -> bool:
         return any(event.code == "i" for event in self.events)
 
@@ -183,7 +184,7 @@ def _events(values: Iterable[Any], relative: bool) -> Iterator[Event]:
 
 
 def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e12
+    return type(value) in (int, float) and -1e12 < value < 1e12  # NaN is not
 
 
 def _is_key(data: str) -> bool:
@@ -326,6 +327,7 @@ class _Session:
         self.keys: list[tuple[float, str]] = []
         self.entered_at = self.now
         self.spoiled: str | None = None
+        self.asked = False
         self.editor = (self.screen.editing, self.screen.opened, self.screen.closed)
 
     def _output(self, data: str, wait: float, key: bool) -> None:
@@ -347,11 +349,14 @@ class _Session:
             self.mark, self.typing = look.places[-1], True
         elif (length := self.prompts.length(look.text, waits)) is not None:
             self._at_prompt(look, length)
-        elif self._asks(look, wait, key):
-            self.spoiled = self.spoiled or "a program asked for input, which the recording does not hold apart"
+        else:
+            if self.asked:
+                self.spoiled = self.spoiled or "a program asked for input, which the recording does not hold apart"
+            self.asked = self._asks(look, wait, key)
 
     def _asks(self, look: Look, wait: float, key: bool) -> bool:
-        """A program reads what is typed: the echo of a key comes after a while, at a question or in an empty line."""
+        """A program reads what is typed: what comes after a while, at a question or in an empty line, is the echo of a
+        key (or a short prompt, which is seen then)."""
         running = bool(self.captured) and not self.typing and not self.recording.has_input
         asked = not look.text or _QUESTION.search(look.text)
         return running and key and THINK <= wait < math.inf and bool(asked)

@@ -17,6 +17,7 @@ from pyte.screens import Char, Savepoint, StaticDefaultDict, wcwidth
 Place = tuple[int, int]  # (line, counted from the first of the recording; column)
 
 MAX_COLUMNS, MAX_ROWS = 1000, 1000  # larger sizes in a header are mistakes and would cost memory
+_IRM = pyte.modes.IRM
 _ALTERNATE, _PASTE = {47, 1047, 1049}, 2004
 _MAX_HELD = 65_536  # an unfinished control string longer than this is text
 
@@ -28,6 +29,7 @@ _CONTROL = re.compile(
     r"|\x1b(?P<escape>[ -/]*[0-Z\\-~])"
     r"|\x1b\[?|[\x90\x9b\x9d]"  # damaged: what follows is text
 )
+_COLOUR = re.compile(r"\x1b\[[\d;:]*m")  # most of the codes, and none moves text
 _UNFINISHED = re.compile(
     rf"(?:\x1b(?:\[[0-?]*[ -/]*|{_STRING}[^\x07\x1b\x9c]*\x1b?|[ -/]*)?|[\x9d\x90][^\x07\x1b\x9c]*)\Z"
 )
@@ -78,7 +80,7 @@ class TerminalScreen(pyte.Screen):
         self._start: Place = (0, 0)
         self._scrolled: list[tuple[str, bool]] = []  # from the line of the start on: (text, joined)
         self._full_screens: list[tuple[int, str]] = []  # (line before which it stands, text)
-        self._held = ""
+        self._held = self._before = ""
         super().__init__(columns, rows)
         self.buffer = defaultdict(lambda: _Line(_CELLS[" "]))
         self._stream = pyte.Stream(self)
@@ -94,7 +96,8 @@ class TerminalScreen(pyte.Screen):
         self._held = unfinished[0] if unfinished else ""
         if self._held:
             data = data[: unfinished.start()]
-        self._stream.feed(_CONTROL.sub(_for_pyte, data))
+        before, self._before = self._before, data[-1:] or self._before
+        self._stream.feed(_CONTROL.sub(lambda match: _for_pyte(match, before), _COLOUR.sub("", data)))
 
     def begin(self, place: Place) -> None:
         """What comes after `place` is new from now on."""
@@ -166,6 +169,15 @@ class TerminalScreen(pyte.Screen):
 
     def draw(self, data: str) -> None:
         data = data.translate(self.g1_charset if self.charset else self.g0_charset)
+        self._changes(self.cursor.y)
+        line, x = self.buffer[self.cursor.y], self.cursor.x
+        if data.isascii() and data.isprintable() and x + len(data) <= self.columns and _IRM not in self.mode:
+            if line.get(x) is _CELLS[""] or line.get(x + len(data)) is _CELLS[""]:
+                pass  # half of a wide character is overwritten: the slow way
+            else:
+                line.update(zip(range(x, x + len(data)), map(_CELLS.__getitem__, data), strict=True))
+                self.cursor.x = x + len(data)
+                return
         for char in data:
             width = 1 if " " <= char <= "~" else wcwidth(char)
             if width <= 0:
@@ -179,7 +191,7 @@ class TerminalScreen(pyte.Screen):
                     self.linefeed()
                 else:
                     self.cursor.x = max(0, self.columns - width)
-            if pyte.modes.IRM in self.mode:
+            if _IRM in self.mode:
                 self.insert_characters(width)
             self._changes(self.cursor.y)
             line, x = self.buffer[self.cursor.y], self.cursor.x
@@ -188,13 +200,20 @@ class TerminalScreen(pyte.Screen):
             line[x] = _CELLS[char]
             if width == 2:
                 line[x + 1] = _CELLS[""]
+            if line.get(x + width) is _CELLS[""]:
+                line[x + width] = _CELLS[" "]
             self.cursor.x = x + width
 
     def index(self) -> None:
         top, bottom = self.margins or (0, self.lines - 1)
         if self.cursor.y == bottom and top == 0:
             self._scroll_away()
-        super().index()
+        if self.margins is None and self.cursor.y == bottom:
+            lines = [(y - 1, line) for y, line in self.buffer.items() if y]
+            self.buffer.clear()
+            self.buffer.update(lines)
+        else:
+            super().index()
 
     def insert_characters(self, count: int | None = None) -> None:
         super().insert_characters(count)
@@ -212,6 +231,9 @@ class TerminalScreen(pyte.Screen):
             self._cleared()
         elif how == 0:
             self._changes(self.cursor.y)
+            if self.watch_above and self.cursor.x == 0 and self.cursor.y > 0:
+                # zsh fills a line up to the edge and a little more, to begin its prompt in a line of its own
+                self.buffer[self.cursor.y - 1].joined = False
         super().erase_in_display(how)
         if how != 1:
             for y in range(self.cursor.y + 1 if how == 0 else 0, self.lines):
@@ -305,7 +327,7 @@ class TerminalScreen(pyte.Screen):
         line[x] = Char(unicodedata.normalize("NFC", line[x].data + char))
 
 
-def _for_pyte(match: re.Match) -> str:
+def _for_pyte(match: re.Match, before: str) -> str:
     """A control code in a form that pyte handles, or nothing: colours, titles, and codes that do not move text.
 
     pyte prints the rest of codes that it does not know, and raises on superfluous or unknown parameters.
@@ -326,7 +348,7 @@ def _for_pyte(match: re.Match) -> str:
     if final in "su" and not numbers:
         return "\x1b7" if final == "s" else "\x1b8"
     if final == "b":  # repeat the character before
-        before = match.string[match.start() - 1 : match.start()]
+        before = match.string[match.start() - 1] if match.start() else before
         return before * min(int(numbers[-9:] or 1), MAX_COLUMNS) if before.isprintable() and ";" not in numbers else ""
     most = _MOST_PARAMETERS.get(final)
     if most is None or (final in "JK" and numbers.split(";")[0] not in ("", "0", "1", "2")):
