@@ -231,6 +231,29 @@ def test_continuation_lines_belong_to_their_command() -> None:
     assert turns(cast(False))[0] == (["cat <<E\nx\nE\n"], observation, None)
 
 
+def test_programs_with_prompts_of_their_own() -> None:
+    def cast(inputs: bool) -> Cast:
+        cast = Cast(inputs=inputs).show("me$ ").run("python3 -q", "", ">>> ").run("1+1", "2\r\n", ">>> ")
+        cast.key("\x04") if inputs else None
+        cast.show("\r\nme$ ", 0.5)
+        return cast.run("node", "Hi\r\n", "> ").run("2+2", "4\r\n", "> ").run(".exit", "", "me$ ")
+
+    node = "node\nHi\n> 2+2\n4\n> .exit\nme$ "
+    for inputs in (True, False):
+        assert turns(cast(inputs)) == [
+            (["python3 -q\n"], "python3 -q\n>>> ", None),
+            (["1+1\n"], "1+1\n2\n>>> ", None),
+            (["\x04"], "\nme$ ", None),
+            (["node\n", "2+2\n", ".exit\n"] if inputs else ["node\n2+2\n.exit\n"], node, None),
+        ]
+
+
+def test_a_preview_below_the_line_that_is_typed_is_not_enter() -> None:
+    cast = Cast().show("me$ ").run("ls", "", "me$ ").type("node\r").show("> ")
+    cast.type("1").show("+").show("\r\n1\x1b[A\x1b[5G").type("1").show("\r\n\x1b[K2\r\n> ").show("\r\nme$ ", 0.5)
+    assert turns(cast)[1] == (["node\n1+1\n\x04"], "node\n> 1+1\n2\n>\nme$ ", None)
+
+
 def test_a_prompt_that_looks_like_a_continuation_is_one_where_the_recording_begins_with_it() -> None:
     cast = Cast().show("> ").run("ls", "a\r\n", "> ").run("pwd", "/\r\n", "> ")
     assert turns(cast) == [(["ls\n"], "ls\na\n> ", None), (["pwd\n"], "pwd\n/\n> ", None)]

@@ -8,7 +8,8 @@ control codes resolved (`terminal_screen`). Its action is what was typed:
 
 - With input events, the keys until the next prompt, split after each Enter. Answers of the terminal itself (cursor
   position, focus, colours) are taken out. Keys typed at a question for a password become `<hidden>`.
-- Without, the command as the shell echoed it when Enter was pressed, with the lines at continuation prompts.
+- Without, the command as the shell echoed it when Enter was pressed, with the lines at continuation prompts. "^C" and
+  "^Z" in the output are keys; where another kind of prompt comes though nothing was entered, the key was Ctrl-D.
 
 A prompt is learned, not listed. Where the recording waits (the next event is input, or comes 40 ms later or more) with
 text before the cursor, that text may be a prompt: it ends in a sign such as "$ ", begins with an arrow, or is the same,
@@ -277,6 +278,7 @@ def _learned(looks: list[tuple[Look, float, bool]], least: float) -> Prompts:
         if (len(keys) >= 2 and found[0] != "same") or (len(keys) >= 3 and sum(keys) >= 2):
             prompts.signatures.add(found)
     prompts.texts = {text for text, found, _ in candidates.values() if found in prompts.signatures}
+    prompts.texts = {text for text in prompts.texts if not prompts.continues(text)}
     return prompts
 
 
@@ -299,6 +301,7 @@ class _Session:
         self.turns: list[tuple[str, dict[str, Any]]] = []  # observation, meta
         self.steps: list[list[dict[str, Any]]] = []  # the action of each
         self.row: tuple[int, int] | None = None  # the line of the prompt, None before the first
+        self.kind: tuple[str, str] | None = None  # of prompt
         self.now = 0.0
         self._begin((0, 0), None, "")
 
@@ -321,7 +324,8 @@ class _Session:
 
     def _begin(self, place: Place, row: tuple[int, int] | None, right: str) -> None:
         self.screen.begin(place)
-        self.mark, self.row, self.right = place, row, right
+        self.mark, self.row, self.line, self.right = place, row, row, right
+        self.continued = ""  # the last continuation prompt
         self.typing = row is not None
         self.captured: list[str] = []  # the lines of the command, as echoed
         self.keys: list[tuple[float, str]] = []
@@ -343,10 +347,10 @@ class _Session:
             return
         look = self.screen.look()
         waits = wait >= self.prompts.wait or self.screen.editing
-        if look.row == self.row:
-            self._resume(look)
+        if look.row == self.line:
+            self._resume()
         elif self.captured and self.prompts.continues(look.text) and waits:
-            self.mark, self.typing = look.places[-1], True
+            self.mark, self.line, self.typing, self.continued = look.places[-1], look.row, True, look.text
         elif (length := self.prompts.length(look.text, waits)) is not None:
             self._at_prompt(look, length)
         else:
@@ -370,11 +374,11 @@ class _Session:
         self.entered_at = self.now
         self.typing, self.screen.watch_above = False, True
 
-    def _resume(self, look: Look) -> None:
-        """The cursor is back in the line of the prompt: what left it was a list of completions, not Enter."""
-        if not self.typing and len(self.captured) == 1:
-            self.captured.clear()
-            self.typing, self.screen.watch_above = True, False
+    def _resume(self) -> None:
+        """The cursor is back in the line that is typed: what left it was a list or a preview, not Enter."""
+        if not self.typing:
+            self.captured.pop()
+            self.typing, self.screen.watch_above = True, bool(self.captured)
 
     def _input(self, data: str) -> None:
         data = _ANSWERS.sub("", data)
@@ -397,11 +401,15 @@ class _Session:
 
     def _at_prompt(self, look: Look, length: int) -> None:
         place, rest = look.places[length], look.text[length:]
+        before, self.kind = self.kind, signature(look.text[:length])
         if self.row is None:
             self.initial = self.screen.text(place)
+        elif not self.keys and not any(self.captured) and self.kind != before:
+            self.captured = ["\x04"]  # the shell or the program that asked was left without a word: Ctrl-D
+            self._finish(place, None)
         elif not self._submitted():
             if self.keys:  # a list of completions is part of what these keys show
-                self.mark, self.row, self.typing, self.captured = place, look.row, True, []
+                self.mark, self.row, self.line, self.typing, self.captured = place, look.row, look.row, True, []
                 return
         elif rest and not self.keys and self.captured and rest.startswith(self.captured[-1] or " "):
             pass  # drawn again below a list of completions
@@ -438,7 +446,11 @@ class _Session:
 
     def _echoed(self, observation: str) -> list[dict[str, Any]]:
         keystrokes = "\n".join(self.captured) + "\n"
-        if keystrokes.endswith("^C\n"):
+        if keystrokes == "\x04\n":
+            keystrokes = "\x04"
+        elif self.continued == "> " and len(self.captured) > 1 and not self.captured[-1]:
+            keystrokes = keystrokes[:-1] + "\x04"  # no command of a shell ends with an empty line there
+        elif keystrokes.endswith("^C\n"):
             keystrokes = keystrokes[:-3] + "\x03"
         steps = [_step(keystrokes, self.now - self.entered_at)]
         # The terminal shows a key that interrupts or stops the program, as the last thing in a line.
