@@ -34,6 +34,7 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
         ("\n [\n" + ",\n".join(map(json.dumps, ROWS)) + "\n]\n", "array", ROWS),
         (json.dumps(ROWS[0]), "object", ROWS[:1]),
         (json.dumps({"rows": ROWS}, indent=1), "object", [{"rows": ROWS}]),
+        ("[1, 2]\n[3]\n", "lines", [[1, 2], [3]]),
         ("Question: a\nAction 1: b\n", "text", ["Question: a\nAction 1: b\n"]),
     ],
 )

@@ -1,11 +1,42 @@
 """Raw formats: the registry, and detection by content."""
 
 from agentworld.data.errors import RequestError
-from agentworld.data.formats import native
+from agentworld.data.formats import (
+    agentworldbench,
+    alfworld,
+    android_world,
+    browsergym,
+    hotpotqa_react,
+    livemcpbench,
+    mini_swe_agent,
+    native,
+    openai_chat,
+    osworld,
+    r2e_gym,
+    swe_agent,
+    tau_bench,
+    wm_triples,
+)
 from agentworld.data.formats.format import Format, Head
 
 # The first that matches is taken: the narrower before the wider.
-FORMATS: tuple[Format, ...] = (native.FORMAT,)
+FORMATS: tuple[Format, ...] = (
+    native.FORMAT,
+    agentworldbench.FORMAT,
+    livemcpbench.FORMAT,
+    tau_bench.FORMAT,
+    swe_agent.FORMAT,
+    mini_swe_agent.FORMAT,
+    r2e_gym.FORMAT,
+    wm_triples.FORMAT,
+    hotpotqa_react.FORMAT,
+    android_world.FORMAT,
+    browsergym.FORMAT,
+    osworld.FORMAT,
+    alfworld.FORMAT,
+    openai_chat.FORMAT,
+    openai_chat.MESSAGES_FORMAT,
+)
 
 
 def detect(head: Head) -> Format | None:

@@ -44,7 +44,7 @@ def look(path: Path) -> Head:
         _decoded(raw)
         return Head("text", None, text)
     first, second = _two_lines(path)
-    if opening == "{" and second and (_is_json(first) or _is_json(second)):
+    if second and (_is_json(first) or (opening == "{" and _is_json(second))):
         return Head("lines", _parse(first) if _is_json(first) else _parse(second), text)
     if opening == "{":
         return Head("object", _parse(path.read_bytes()), text)
