@@ -58,6 +58,15 @@ example:
   agentworld import logs/ --out mine.jsonl --report import.json
   agentworld train recipe=smoke data.trajectories=[mine.jsonl]
 """
+SHOW_HELP = """\
+Shows a trajectory: its turns, what the CPT mask makes of each, and as a page every token, trained or context.
+Characters that a screen would obey or hide are named.
+
+example:
+  agentworld show mine.jsonl
+  agentworld show runs/first/data/sft.jsonl --mask sft --html page.html
+  agentworld show mine.jsonl --stats --tokenizer models/base
+"""
 REPORT_HELP = """\
 Prints the table of a run (fidelity and reward after each stage, beside the baselines) and writes its report.json.
 
@@ -73,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.verb(options)
     except BrokenPipeError:  # the reader of a pipe (`| head`) has gone: a report is shown, a run is cut short
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE if "report" in (sys.argv[1:] if arguments is None else arguments)[:1] else FAILED
+        verb = (sys.argv[1:] if arguments is None else arguments)[:1]
+        return DONE if verb in (["report"], ["show"]) else FAILED
     except KeyboardInterrupt:
         return _report_error("interrupted", INTERRUPTED)
     except RequestError as error:
@@ -134,6 +144,12 @@ def import_logs(options: argparse.Namespace) -> int:
     return DONE
 
 
+def show(options: argparse.Namespace) -> int:
+    from agentworld.train.show import show as shown
+
+    return shown(options)
+
+
 def report(options: argparse.Namespace) -> int:
     from agentworld.train.report import render, write
     from agentworld.train.screen import screen
@@ -192,6 +208,19 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
     verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
     verb.set_defaults(verb=import_logs)
+
+    verb = verbs.add_parser(
+        "show", help="look at trajectories and their masks", description=SHOW_HELP, formatter_class=layout
+    )
+    verb.add_argument("file", type=Path, metavar="FILE.jsonl", help="trajectories; also a pool of a run")
+    verb.add_argument("--trajectory", metavar="ID", help="which one (default: the first)")
+    verb.add_argument("--mask", choices=("cpt", "sft", "rl"), help="of a stage (default: the pool's, else cpt)")
+    verb.add_argument("--html", type=Path, metavar="OUT.html", help="write a page with every token instead")
+    verb.add_argument("--stats", action="store_true", help="of the whole file: kept shares and lengths")
+    verb.add_argument("--tokenizer", type=Path, metavar="DIR", help="of a model, for --html and --stats")
+    verb.add_argument("--seed", type=int, help="of the draws (default: of the run, else 0)")
+    verb.add_argument("--full", action="store_true", help="cut no long text")
+    verb.set_defaults(verb=show)
 
     verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
     verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
