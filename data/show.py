@@ -198,13 +198,13 @@ def terminal_lines(view: View, full: bool = False, width: int | None = None) -> 
 def facts(view: View) -> list[str]:
     """What a reader needs before the turns: the trajectory, the mask, what carries loss and why."""
     trajectory, source = view.trajectory, view.source
-    settings = "of the run" if source.in_run else "by default"
+    settings = "settings of the run" if source.in_run else "default settings"
     named = {"domain": trajectory.domain, "source": trajectory.source, "split group": trajectory.split_group}
     about = [f"{key} {visible(value, False)}" for key, value in named.items()]
     return [
         f"trajectory {visible(trajectory.id, False)}",
         ", ".join([*about, f"{len(view.turns)} turns"]),
-        f"mask {view.mask}, seed {source.seed} and settings {settings}: {what_carries_loss(view)}",
+        f"mask {view.mask}, seed {source.seed}, {settings}: {what_carries_loss(view)}",
     ]
 
 

@@ -7,35 +7,36 @@ model sees there: the earlier turns and its action, then what carries loss.
 """
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from html import escape
 from itertools import chain
 from pathlib import Path
 from string import Template
 
 from transformers import PreTrainedTokenizerFast
-from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from agentworld.data.render import OPEN_TAG, Renderer
 from agentworld.data.rows import cpt_documents
 from agentworld.data.schema import Trajectory, read_jsonl
+from agentworld.data.sft_samples import holds_tag
 from agentworld.data.show import Source, TurnView, View, describe, describe_meta, facts, role_of
+from agentworld.data.show_tokens import Pen
 from agentworld.data.system_prompts import system_prompt
 from agentworld.data.tokenizer import load_tokenizer, train_tokenizer
-from agentworld.data.visible_text import CLOSE, OPEN, hidden_name, visible
+from agentworld.data.visible_text import visible
 
-HEAD_TOKENS, TAIL_TOKENS = 12_000, 4_000  # of one text, without --full: what a browser still lays out at once
 TRAINING_CHARACTERS = 2_000_000  # of the file, for a tokenizer of its own: a second of work
 OPEN_CHARACTERS = 1500  # of a system prompt that is shown unfolded
 
 _TEMPLATE = Path(__file__).parent / "show.html"
-_BYTE_OF = {char: byte for byte, char in bytes_to_unicode().items()}  # GPT-2's table, as in `render._byte_alphabet`
 
 
-_SPECIAL = re.compile(r"[^ !#-%(-;=?-~]")  # all but printable ASCII without & < > " '
+_LEGEND = {
+    "cpt": '<span class="trained">carries loss</span> <span>context, no loss</span>',
+    "sft": '<span class="trained">carries loss at the chosen turn</span> <span>context, no loss</span>',
+    "rl": '<span class="reference">what really came at the chosen turn</span> <span>context, no loss</span>',
+}
 _HELP = {
     "cpt": "The model reads every token of the conversation and learns to write the coloured ones.",
     "sft": "Choose a turn in the table. The page then ends there: what stands above is what the model reads, and it "
@@ -139,7 +140,7 @@ def target_of(view: View, item: TurnView, renderer: Renderer) -> Target:
 
 def page(view: View, renderer: Renderer, tokenizer_name: str, full: bool = False) -> str:
     """The whole page. `full` writes every token; else long texts lose their middle, with a note."""
-    pen = _Pen(renderer.tokenizer, full)
+    pen = Pen(renderer.tokenizer, full)
     system, *messages = messages_of(view, renderer)
     turns, read = [], system.tokens
     for item, action, observation in zip(view.turns, messages[::2], messages[1::2], strict=True):
@@ -158,10 +159,13 @@ def page(view: View, renderer: Renderer, tokenizer_name: str, full: bool = False
         tokenizer=_plain(tokenizer_name),
         stage="cpt" if view.mask == "cpt" else f"{view.mask} pick",
         help=_plain(_HELP[view.mask]),
+        legend=_LEGEND[view.mask],
         rows="\n".join(_row(view, item) for item in view.turns),
         version=_plain(f"{view.version} of set {view.source.settings.prompt_set}, {system.tokens:,} tokens"),
         open="open" if len(view.system) < OPEN_CHARACTERS else "",
-        system=pen.span(system.lead, "context") + pen.text(system.body, "context") + pen.close(system),
+        system=pen.span(system.lead, "context")
+        + pen.text(system.body, "context")
+        + pen.span([system.end, *system.gap], "context"),
         turns="\n".join(turns),
     )
 
@@ -169,28 +173,35 @@ def page(view: View, renderer: Renderer, tokenizer_name: str, full: bool = False
 def _row(view: View, item: TurnView) -> str:
     """A line of the table of turns."""
     s = item.statistics
-    state, _ = role_of(view, item)
+    state = _label(view, item)
     numbers = (f"{n:.2f}" for n in (s.overlap, s.novelty, s.jaccard, s.ratio, item.keep_ratio))
     cells = [f'<a href="#turn-{item.index}">#{item.index}</a>', item.category, *numbers]
     cells += [_plain(state), f"{len(item.turn.action):,}", f"{len(item.turn.observation):,}"]
-    cells += [_plain(describe_meta(item.turn.meta))]
+    cells += [f'<span class="{_meta_class(item)}">{_plain(describe_meta(item.turn.meta))}</span>']
     return f'<tr class="{_state(view, item)}"><td>' + "</td><td>".join(cells) + "</td></tr>"
+
+
+def _label(view: View, item: TurnView) -> str:
+    """What a turn is to the stage. Where a reader chooses the turn, history and future depend on the choice."""
+    return role_of(view, item)[0] if view.mask == "cpt" or item.index == view.chosen else ""
 
 
 def _state(view: View, item: TurnView) -> str:
     return "on" if (item.kept if view.mask == "cpt" else item.index == view.chosen) else "off"
 
 
-def _turn(
-    view: View, item: TurnView, messages: tuple[Message, Message], target: Target, prompt: int, pen: "_Pen"
-) -> str:
+def _meta_class(item: TurnView) -> str:
+    return "warning" if item.context_only is not None else "about"
+
+
+def _turn(view: View, item: TurnView, messages: tuple[Message, Message], target: Target, prompt: int, pen: Pen) -> str:
     """One turn: its heading, the action, the observation as history and as target."""
     action, observation = messages
     answer = len(target.before) + len(observation.body) + len(target.after) + 1
     last = view.turns[-1].index
     drawn = " drawn" if item.index == (last if view.chosen is None else view.chosen) else ""
     colour = ("trained" if observation.trained else "context") if view.mask == "cpt" else "obs"
-    state, _ = role_of(view, item)
+    state = _label(view, item)
     meta = describe_meta(item.turn.meta)
     shown = (
         pen.span(observation.lead, "context")
@@ -200,19 +211,19 @@ def _turn(
         + pen.span([observation.end], colour)
         + pen.span(observation.gap, "context after")
     )
-    around = [n for n in (item.index - 1, item.index + 1) if 0 <= n <= last]
+    around = [(n, name) for n, name in ((item.index - 1, "←"), (item.index + 1, "→")) if 0 <= n <= last]
     return "\n".join(
         [
             f'<section class="turn {_state(view, item)}{drawn}" id="turn-{item.index}">',
             f'<h2><a href="#turn-{item.index}">turn #{item.index}</a> <b>{item.category}</b> <b>{_plain(state)}</b>',
-            *(f'<a class="step" href="#turn-{n}">#{n}</a>' for n in around),
+            *(f'<a class="step" href="#turn-{n}">{name} #{n}</a>' for n, name in around),
             "</h2>",
-            f'<p class="numbers">{_plain(describe(item))}</p>',
-            f'<p class="meta">{_plain(meta)}</p>' if meta else "",
+            f'<p class="numbers">{_plain(describe(item).replace("  ", " · "))}</p>',
+            f'<p class="{_meta_class(item)}">{_plain(meta)}</p>' if meta else "",
             f'<p class="reads">{_plain(_reads(view, item, prompt, answer))}</p>' if view.mask != "cpt" else "",
             f"<h3>action <small>user message, {action.tokens:,} tokens</small></h3>",
             f'<div class="text">{pen.span(action.lead, "context")}{pen.text(action.body, "context")}'
-            f"{pen.close(action)}</div>",
+            f"{pen.span([action.end, *action.gap], 'context')}</div>",
             f"<h3>observation <small>assistant message, {observation.tokens:,} tokens</small></h3>",
             f'<div class="text">{shown}</div>',
             "</section>",
@@ -223,88 +234,21 @@ def _turn(
 def _reads(view: View, item: TurnView, prompt: int, answer: int) -> str:
     """What the model reads and writes at a turn, and whether the stage has room for it."""
     said = f"At this turn the model reads {prompt:,} tokens"
+    tag = (
+        " The observation holds the answer's tag: the stage leaves it out." if holds_tag(item.turn.observation) else ""
+    )
     if view.mask == "rl":
         limit = _limit(view, "rl_prompt_tokens", prompt, "dropped")
-        return f"{said} and answers{limit}. The framed text is what really came; the model never reads it here."
+        return f"{said} and answers{limit}. The framed text is what really came; the model never reads it here.{tag}"
     limit = _limit(view, "sft_row_tokens", prompt + answer, "dropped")
     thought = "" if item.index in view.traces else " No trace is known for this turn: its thought is left empty."
-    return f"{said} and learns to write {answer:,}{limit}.{thought}"
+    return f"{said} and learns to write {answer:,}{limit}.{thought}{tag}"
 
 
 def _limit(view: View, key: str, tokens: int, fate: str) -> str:
     """A remark where a run's limit in tokens is passed."""
     limit = getattr(view.source.settings, key)
     return f"; more than data.{key}={limit:,}: {fate}" if view.source.in_run and tokens > limit else ""
-
-
-class _Pen:
-    """Writes ids as elements: `<i data-t="ID">` a token, in it `<u>` a hidden character and `<s>` a line feed."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, full: bool) -> None:
-        self._tokenizer, self._full = tokenizer, full
-        self._control = {number: content for content, number in tokenizer.get_added_vocab().items()}
-        self._element, self._bytes = lru_cache(None)(self._written), lru_cache(None)(self._spelled)
-
-    def span(self, ids: Sequence[int], names: str) -> str:
-        return self._span(list(self._groups(ids)), names)
-
-    def text(self, ids: Sequence[int], names: str) -> str:
-        """As `span`; without `full` a long text loses its middle, with a note."""
-        groups = list(self._groups(ids))
-        left = groups[HEAD_TOKENS : len(groups) - TAIL_TOKENS]
-        if self._full or not left:
-            return self._span(groups, names)
-        note = f"{sum(map(len, left)):,} of {len(ids):,} tokens left out here; --full writes them"
-        head, tail = groups[:HEAD_TOKENS], groups[len(groups) - TAIL_TOKENS :]
-        return f'{self._span(head, names)}<b class="cut">{note}</b>{self._span(tail, names)}'
-
-    def close(self, message: Message) -> str:
-        return self.span([message.end, *message.gap], "context")
-
-    def _span(self, groups: Sequence[tuple[int, ...]], names: str) -> str:
-        return f'<span class="{names}">{"".join(map(self._element, groups))}</span>' if groups else ""
-
-    def _groups(self, ids: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        """Tokens that share a character come together."""
-        held, spelled = (), b""
-        for token in ids:
-            held, spelled = (*held, token), spelled + self._bytes(token)
-            if _is_whole(spelled):
-                yield held
-                held, spelled = (), b""
-        assert not held, "a text ends inside a character"
-
-    def _written(self, ids: tuple[int, ...]) -> str:
-        kind = ' class="k"' if ids[0] in self._control else ""
-        text = b"".join(map(self._bytes, ids)).decode("utf-8")
-        return f'<i{kind} data-t="{" ".join(map(str, ids))}">{_marked(text)}</i>'
-
-    def _spelled(self, token: int) -> bytes:
-        if token in self._control:
-            return self._control[token].encode()
-        return bytes(_BYTE_OF[char] for char in self._tokenizer.convert_ids_to_tokens(token))
-
-
-def _is_whole(spelled: bytes) -> bool:
-    try:
-        spelled.decode("utf-8")
-    except UnicodeDecodeError as error:
-        assert error.reason == "unexpected end of data", error
-        return False
-    return True
-
-
-def _marked(text: str) -> str:
-    """A text as markup that shows all it holds."""
-    return _SPECIAL.sub(lambda match: _mark(match[0]), text)
-
-
-@lru_cache(maxsize=4096)
-def _mark(char: str) -> str:
-    if char == "\n":
-        return "<s>\n</s>"
-    name = hidden_name(char)
-    return escape(char) if name is None else f"<u>{OPEN}{name}{CLOSE}</u>"
 
 
 def _plain(text: str) -> str:
