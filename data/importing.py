@@ -3,6 +3,9 @@
 Work is cut into units: a file, or a range of the lines of a large JSON Lines file. Units are converted by all cores,
 each into a part of its own, and the parts are joined in order: the output is the same bytes whatever the number of
 workers, and the outputs of the shards of one import, joined in order, are the output of the whole.
+
+What a format gives passes the filters of the paper (`cleaning`) and loses personal data and secrets (`redaction`), but
+for the rows of a benchmark: their scores compare with those of others only if they stay as they are.
 """
 
 import json
@@ -18,8 +21,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from agentworld.data import cleaning, redaction
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.data.formats import FORMATS, by_name, detect
+from agentworld.data.formats import FORMATS, agentworldbench, by_name, detect
 from agentworld.data.formats.container import DamagedError, Record, lines, look, records
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
 from agentworld.data.import_units import Unit, find_files, shard_of, units_of
@@ -29,13 +33,22 @@ from agentworld.data.unicode_text import without_lone_surrogates
 REASONS_KEPT = 1000  # of a file, in the report; all are counted
 SHOWN_REASONS = 10  # on the screen
 SEEN_CHARACTERS = 80  # of an unknown file, in the error
+EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
 MISFITS = (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError)
 
 
+NUMBERS = ("read", "kept", "rejected", "turns", "turns_read", "replaced_surrogates")
+COUNTERS = {  # of a file, with the names that each may hold
+    "turns_removed": (*cleaning.TURN_FILTERS, cleaning.OF_REJECTED),
+    "filtered": cleaning.TRAJECTORY_FILTERS,
+    "redacted": redaction.KINDS,
+}
+
+
 @dataclass
 class FileCount:
-    """One file of the report; read = kept + rejected."""
+    """One file of the report; read = kept + rejected, turns_read = turns + all of turns_removed."""
 
     path: str
     format: str | None
@@ -43,20 +56,33 @@ class FileCount:
     kept: int = 0
     rejected: int = 0
     turns: int = 0
+    turns_read: int = 0
     replaced_surrogates: int = 0
+    turns_removed: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
+    redacted: Counter[str] = field(default_factory=Counter)
     reasons: list[dict[str, str]] = field(default_factory=list)
+    first_bad: dict[str, str] | None = None  # of what no filter rejected: damage, records that give nothing
 
-    def reject(self, where: str, reason: str) -> None:
+    def reject(self, where: str, reason: str, dropped_by: str | None = None) -> None:
         self.read += 1
         self.rejected += 1
+        entry = {"where": where, "reason": reason}
+        if dropped_by is not None:
+            self.filtered[dropped_by] += 1
+        elif self.first_bad is None:
+            self.first_bad = entry
         if len(self.reasons) < REASONS_KEPT:
-            self.reasons.append({"where": where, "reason": reason})
+            self.reasons.append(entry)
 
     def add(self, other: "FileCount") -> None:
         """Take in the count of a later unit of the same file."""
-        for name in ("read", "kept", "rejected", "turns", "replaced_surrogates"):
+        for name in NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in COUNTERS:
+            getattr(self, name).update(getattr(other, name))
         self.reasons = [*self.reasons, *other.reasons][:REASONS_KEPT]
+        self.first_bad = self.first_bad or other.first_bad
 
 
 def import_files(
@@ -67,14 +93,18 @@ def import_files(
     shard: tuple[int, int] = (0, 1),
     workers: int = 0,
     say: Callable[[str], None] = print,
+    filters: bool = True,
+    redact: bool = True,
 ) -> dict[str, Any]:
     """Import files and folders into `out`, which appears when it is whole, and return the report.
 
     Args:
         format_name: "auto" recognises each file by its content.
-        on_bad: "skip" counts a record that gives nothing and goes on, "fail" stops at the first.
+        on_bad: "skip" counts a record that gives nothing and goes on, "fail" stops at the first. What a filter drops is
+            not bad.
         shard: (i, n): the i-th of n consecutive parts of the work, i from 0.
         workers: processes; 0 = one a core.
+        filters, redact: see `cleaning` and `redaction`.
 
     Raises:
         RequestError: a path that is not there, an unknown format name, a named file of no known format.
@@ -88,7 +118,8 @@ def import_files(
     try:
         parts = [Path(temporary) / f"{number:06}" for number in range(len(units))]
         with ProcessPoolExecutor(min(workers or len(os.sched_getaffinity(0)), max(1, len(units)))) as pool:
-            convert = partial(_convert_unit, chosen=None if chosen is None else chosen.name)
+            name = None if chosen is None else chosen.name
+            convert = partial(_convert_unit, chosen=name, filters=filters, redact=redact)
             for done, (unit, count) in enumerate(zip(units, pool.map(convert, units, parts), strict=True), start=1):
                 _check(unit, count, on_bad)
                 counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})
@@ -110,7 +141,7 @@ def import_files(
     return report
 
 
-def _convert_unit(unit: Unit, part: Path, chosen: str | None) -> FileCount:
+def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:
     """Convert one unit into the file `part`, in a worker process."""
     count = FileCount(unit.file.name, chosen)
     with open(part, "w", encoding="utf-8") as out:
@@ -127,13 +158,34 @@ def _convert_unit(unit: Unit, part: Path, chosen: str | None) -> FileCount:
             if isinstance(item, Rejected):
                 count.reject(item.where, item.reason)
                 continue
-            text, replaced = without_lone_surrogates(json.dumps(to_dict(item), ensure_ascii=False))
+            count.turns_read += len(item.turns)
+            kept = _cleaned(item, count, filters, redact)
+            if kept is None:
+                continue
+            text, replaced = without_lone_surrogates(json.dumps(to_dict(kept), ensure_ascii=False))
             out.write(text + "\n")
             count.read += 1
             count.kept += 1
-            count.turns += len(item.turns)
+            count.turns += len(kept.turns)
             count.replaced_surrogates += replaced
     return count
+
+
+def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bool) -> Trajectory | None:
+    """What filters and redaction leave, counted; None where a filter dropped the trajectory."""
+    if trajectory.source in EVALUATION_SOURCES:
+        return trajectory
+    if filters:
+        cleaned = cleaning.clean(trajectory)
+        count.turns_removed.update(cleaned.turns)
+        if cleaned.trajectory is None:
+            count.reject(trajectory.id, cleaned.reason, cleaned.dropped_by)
+            return None
+        trajectory = cleaned.trajectory
+    if redact:
+        trajectory, replaced = redaction.redact(trajectory)
+        count.redacted.update(replaced)
+    return trajectory
 
 
 def converted(unit: Unit, head: Head, known: Format) -> Iterator[Trajectory | Rejected]:
@@ -164,8 +216,8 @@ def _together(found: list[Record | Rejected]) -> Iterator[Record | Rejected]:
 
 
 def _check(unit: Unit, count: FileCount, on_bad: str) -> None:
-    if count.rejected and on_bad == "fail":
-        first = count.reasons[0]
+    if count.first_bad is not None and on_bad == "fail":
+        first = count.first_bad
         raise ContentError(f"{first['where']}: {first['reason']}; --on-bad skip counts such records and goes on")
     if count.format is None and count.read == 0 and unit.file.named:
         known = ", ".join(f"{known.name} ({known.about})" for known in FORMATS)
@@ -180,15 +232,25 @@ def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
             "format": count.format,
             "read": count.read,
             "kept": count.kept,
+            "turns_read": count.turns_read,
+            "turns_kept": count.turns,
             "rejected_count": count.rejected,
+            **{name: _named(getattr(count, name), names) for name, names in COUNTERS.items()},
             "rejected": count.reasons,
         }
         for count in counts
     ]
-    totals = {name: sum(getattr(count, name) for count in counts) for name in ("read", "kept", "rejected", "turns")}
-    totals["replaced_surrogates"] = sum(count.replaced_surrogates for count in counts)
+    totals: dict[str, Any] = {name: sum(getattr(count, name) for count in counts) for name in NUMBERS}
+    for name, names in COUNTERS.items():
+        totals[name] = _named(sum((getattr(count, name) for count in counts), Counter()), names)
     totals["unrecognised_files"] = sum(count.format is None and count.read == 0 for count in counts)
     return {"files": files, "totals": totals}
+
+
+def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
+    """Every name with its count, zeros included, in a fixed order."""
+    assert counter.keys() <= set(names), f"{set(counter) - set(names)} is in no report"
+    return {name: counter[name] for name in names}
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
@@ -209,6 +271,9 @@ def summary(report: dict[str, Any], out: Path) -> str:
                 entry[place] += value
     for name, (files, kept, rejected) in sorted(by_format.items()):
         rows.append(f"  {name:20} {files:6} files {kept:8} kept {rejected:8} rejected")
+    removed = {f"{name} turns": n for name, n in totals["turns_removed"].items() if name != cleaning.OF_REJECTED}
+    for title, counts in (("filters", {**totals["filtered"], **removed}), ("redacted", totals["redacted"])):
+        rows.append(f"  {title}: " + (", ".join(f"{n} {name}" for name, n in counts.items() if n) or "nothing"))
     reasons = Counter(entry["reason"] for file in report["files"] for entry in file["rejected"])
     rows += [f"  {count:6} x {reason}" for reason, count in reasons.most_common(SHOWN_REASONS)]
     return "\n".join(rows)

@@ -24,7 +24,7 @@ def logs(tmp_path) -> Path:
     """Lines with damage, an object, an array, files of no known format, a hidden one."""
     folder = tmp_path / "logs"
     (folder / "deep" / "er").mkdir(parents=True)
-    lines = [json.dumps(row(f"l{n}", turns=1 + n % 3)) for n in range(60)]
+    lines = [json.dumps(row(f"l{n}", turns=2 + n % 3)) for n in range(60)]
     lines[7] = lines[7][:-5]
     lines[20] = ""
     (folder / "lines.jsonl").write_text("\n".join(lines) + "\n")
@@ -60,7 +60,11 @@ def test_every_record_is_kept_or_counted_with_its_place(logs, tmp_path) -> None:
         assert entry["read"] == entry["kept"] + entry["rejected_count"]
     turns = sum(len(trajectory.turns) for trajectory in read_jsonl(tmp_path / "out.jsonl"))
     assert report["totals"] == {
-        "read": 64, "kept": 61, "rejected": 3, "turns": turns, "replaced_surrogates": 0, "unrecognised_files": 2,
+        "read": 64, "kept": 61, "rejected": 3, "turns": turns, "turns_read": turns, "replaced_surrogates": 0,
+        "unrecognised_files": 2,
+        "turns_removed": {"empty_action": 0, "retry_cycle": 0, "unchanged_state": 0, "of_rejected_trajectories": 0},
+        "filtered": {"undeclared_tool": 0, "environment_failure": 0, "too_short": 0},
+        "redacted": {"private_key": 0, "token": 0, "url_password": 0, "email": 0, "card": 0, "phone": 0},
     }  # fmt: skip
 
 
@@ -136,3 +140,67 @@ def test_the_command_imports_and_reports(logs, tmp_path, monkeypatch, capsys) ->
     assert json.loads((tmp_path / "r.json").read_text())["totals"]["kept"] == 61
     shown = capsys.readouterr().out
     assert "x.jsonl: 61 trajectories" in shown and "3 of 64 records rejected" in shown and "1 x blank line" in shown
+
+
+def test_filters_and_redaction_are_counted_by_file_and_add_up(tmp_path) -> None:
+    """By hand: a keeps 3 of 4 turns; b has 1 of 2 left and goes; c stays whole and says one address twice."""
+    a, b, c = row("a", 4, "a"), row("b", 2, "b"), row("c", 2, "mail bob@corp.org or Bob@corp.org;")
+    a["turns"][1]["action"] = b["turns"][0]["action"] = " "
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    (folder / "one.jsonl").write_text(f"{json.dumps(a)}\n{json.dumps(b)}\n")
+    (folder / "two.jsonl").write_text(json.dumps(c) + "\n")
+    text, report = imported(tmp_path, folder)
+    one, two = report["files"]
+    assert (one["read"], one["kept"], one["turns_read"], one["turns_kept"]) == (2, 1, 6, 3)
+    assert one["turns_removed"] == {
+        "empty_action": 2, "retry_cycle": 0, "unchanged_state": 0, "of_rejected_trajectories": 1,
+    }  # fmt: skip
+    assert one["filtered"] == {"undeclared_tool": 0, "environment_failure": 0, "too_short": 1}
+    assert one["rejected"] == [{"where": "b", "reason": "fewer than 2 turns: 1 of 2 left"}]
+    assert (two["turns_kept"], two["redacted"]["email"], report["totals"]["redacted"]["email"]) == (2, 4, 4)
+    assert b"mail redacted-1@example.com or redacted-1@example.com; 0" in text and b"corp.org" not in text
+    for counted in (*report["files"], report["totals"] | {"turns_kept": report["totals"]["turns"]}):
+        assert counted["turns_read"] == counted["turns_kept"] + sum(counted["turns_removed"].values())
+    raw, off = imported(tmp_path, folder, filters=False, redact=False)
+    assert [json.loads(line) for line in raw.splitlines()] == [
+        t | {"system": t["system"] | {"demonstrations": ""}, "turns": [turn | {"meta": {}} for turn in t["turns"]]}
+        for t in (a, b, c)
+    ]
+    assert (off["totals"]["turns_read"], off["totals"]["turns"], off["totals"]["rejected"]) == (8, 8, 0)
+
+
+def test_what_a_filter_drops_is_not_bad_and_damage_after_it_is_named(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row("short", 1)) + "\n" + json.dumps(row("whole")) + "\n")
+    _, report = imported(tmp_path, path, on_bad="fail")
+    assert (report["totals"]["kept"], report["totals"]["filtered"]["too_short"]) == (1, 1)
+    path.write_text(path.read_text() + '{"id": 1\n')
+    with pytest.raises(ContentError, match=r"a\.jsonl:3: not JSON"):
+        imported(tmp_path, path, on_bad="fail")
+
+
+def test_rows_of_a_benchmark_stay_as_they_are(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    bench = row("bench", 1, "bob@corp.org") | {"source": "agentworldbench"}
+    path.write_text(json.dumps(bench) + "\n")
+    _, report = imported(tmp_path, path)
+    assert next(iter(read_jsonl(tmp_path / "out.jsonl"))).turns[0].observation == "bob@corp.org 0"
+    assert (report["totals"]["kept"], report["totals"]["redacted"]["email"]) == (1, 0)
+
+
+def test_nothing_left_after_filters_is_an_error_with_the_reason(tmp_path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(row("short", 1)) + "\n")
+    with pytest.raises(ContentError, match="no trajectory in 1 files, 1 records.*short: fewer than 2 turns: 1 of 1"):
+        imported(tmp_path, path)
+
+
+def test_the_command_switches_filters_and_redaction_off(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.jsonl").write_text(json.dumps(row("short", 1, "bob@corp.org")) + "\n")
+    assert main(["import", "a.jsonl", "--out", "x.jsonl"]) == 1
+    assert main(["import", "a.jsonl", "--out", "x.jsonl", "--filters", "off"]) == 0
+    assert "redacted-1@example.com 0" in Path("x.jsonl").read_text()
+    assert main(["import", "a.jsonl", "--out", "x.jsonl", "--filters", "off", "--redact", "off"]) == 0
+    assert "bob@corp.org 0" in Path("x.jsonl").read_text()

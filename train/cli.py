@@ -136,8 +136,9 @@ def import_logs(options: argparse.Namespace) -> int:
         if path is not None and not path.absolute().parent.is_dir():
             raise RequestError(f"--{name} {path}: the folder {path.absolute().parent} does not exist; make it")
     report = importing.import_files(
-        options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say
-    )
+        options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
+        filters=options.filters == "on", redact=options.redact == "on",
+    )  # fmt: skip
     if options.report is not None:
         importing.write_report(report, options.report)
     _say(importing.summary(report, options.out))
@@ -207,6 +208,8 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
     verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
     verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
+    for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
+        verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
     verb.set_defaults(verb=import_logs)
 
     verb = verbs.add_parser(
