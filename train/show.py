@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from agentworld.data.errors import RequestError
 from agentworld.data.show import Source, View, find, look, terminal_lines
@@ -73,7 +74,7 @@ def _stats(options: argparse.Namespace, source: Source) -> int:
     found = file_statistics(options.file, source, renderer)
     console = screen()
     for table in tables(found, source, renderer is not None):
-        console.print(table, highlight=False)
+        console.print(table, highlight=False, soft_wrap=isinstance(table, Text))
     return DONE
 
 
