@@ -25,7 +25,7 @@ _COUNTRIES = (
     "wf ws ye yt za zm zw"
 )
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-_DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,8}}(?i:{_GENERIC}|{'|'.join(_COUNTRIES.split())})(?![\w(-])")
+_DOMAIN = re.compile(rf"(?:{_LABEL}\.){{1,8}}(?i:{_GENERIC}|{'|'.join(_COUNTRIES.split())})(?![\w(-]|\.[a-z])")
 # Reserved for examples and tests (RFC 2606, RFC 6761), and what people write for "some address".
 _RESERVED = re.compile(
     r"(?:.*\.)?(?:example\.(?:com|org|net|edu)|(?:your|my|some)?-?(?:domain|company|email|site|server|host)\.(?:com|org|net)"

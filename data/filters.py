@@ -3,8 +3,9 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from agentworld.data import cleaning
 from agentworld.data.schema import Trajectory
 
 
@@ -29,8 +30,8 @@ def apply(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Traj
 
 def strip_empty_actions(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
     """Take out turns whose action is blank; returns the trajectories, some maybe without turns, and the turns taken."""
-    kept = [replace(t, turns=[turn for turn in t.turns if turn.action.strip()]) for t in trajectories]
-    return kept, sum(len(t.turns) for t in trajectories) - sum(len(t.turns) for t in kept)
+    stripped = [cleaning.strip_empty_actions(trajectory) for trajectory in trajectories]
+    return [trajectory for trajectory, _ in stripped], sum(count for _, count in stripped)
 
 
 def drop_short(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Trajectory], int]:

@@ -16,10 +16,10 @@ passwords without a URL, keys that look like any hash without a name before them
 """
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import count
+from dataclasses import replace
 
 from agentworld.data.schema import System, Trajectory, Turn
 from agentworld.data.secret_patterns import FINDERS, KINDS, MARK, Finder, outline
@@ -29,27 +29,32 @@ __all__ = ["KINDS", "redact"]
 # A value that its surroundings gave away is sought without them as well, if it is no word of every day.
 _SHORTEST_ALONE = 12
 _NATIONAL_DIGITS = 10  # of a phone number, without the code of the country
-# Before such a value: no letter or digit, but for an escaped newline and the +1 of a phone number.
-_ALONE = r"(?:(?<=\\[nrt])|(?<=\+1)|(?<![A-Za-z0-9]))"
+_MOST_ALONE = 256  # such values of a trajectory; each costs a search
+_BARE_PHONE = re.compile(r"(?:(?<=\\[nrt])|(?<=\+1)|(?<![A-Za-z0-9]))\d{10}(?![A-Za-z0-9])")
 _KEPT_OR_LETTER = re.compile(r"(\\+[nrt])|[A-Za-z0-9]")
+
+# Numbers of placeholders that a text holds: of tokens, keys and passwords; of addresses; of cards and phones.
+_USED = re.compile(
+    rf"{MARK}(\d{{1,6}})|redacted-(\d{{1,6}})@example\.com|000[ )-]{{1,2}}0[0 -]{{3,10}}(\d{{1,6}})(?!\d)"
+)
 
 Span = tuple[int, int, str]  # start, end, kind
 
 
-@dataclass
 class _Placeholders:
-    """The numbers of the values of one trajectory, by kind; `whole` is its text, in which no new placeholder occurs."""
+    """The placeholders of one trajectory: numbers by kind and value, beyond those that its text holds already."""
 
-    whole: str
-    numbers: dict[tuple[str, str], int] = field(default_factory=dict)
-    last: Counter[str] = field(default_factory=Counter)
+    def __init__(self, whole: str) -> None:
+        used = [int(digits) for groups in _USED.findall(whole) for digits in groups if digits]
+        self._numbers: dict[tuple[str, str], int] = {}
+        self._last = Counter(dict.fromkeys(KINDS, max(used, default=0)))
 
     def of(self, kind: str, value: str) -> str:
         key = (kind, _same(kind, value))
-        if key not in self.numbers:
-            free = (n for n in count(self.last[kind] + 1) if _placeholder(kind, value, n) not in self.whole)
-            self.numbers[key] = self.last[kind] = next(free)
-        return _placeholder(kind, value, self.numbers[key])
+        if key not in self._numbers:
+            self._last[kind] += 1
+            self._numbers[key] = self._last[kind]
+        return _placeholder(kind, value, self._numbers[key])
 
 
 def redact(trajectory: Trajectory) -> tuple[Trajectory, Counter[str]]:
@@ -61,11 +66,11 @@ def redact(trajectory: Trajectory) -> tuple[Trajectory, Counter[str]]:
     found = [_spans(text, finders) for text in texts]
     if not any(found):
         return trajectory, Counter()
-    known = _known_values(texts, found)
+    phones, values = _known_values(texts, found)
     placeholders, counts = _Placeholders(whole), Counter()
     redacted = []
     for text, spans in zip(texts, found, strict=True):
-        spans = _with_known(text, spans, known)
+        spans = _merged(spans, _alone(text, phones, values))
         counts.update(kind for _, _, kind in spans)
         redacted.append(_replaced(text, spans, placeholders))
     return _with_texts(trajectory, redacted), counts
@@ -102,36 +107,46 @@ def _spans(text: str, finders: list[Finder]) -> list[Span]:
     of_text = outline(text)
     for finder in finders:
         if finder.applies(of_text):
-            taken += [(a, b, finder.kind) for a, b in finder.find(text) if not _overlaps(a, b, taken)]
-    return sorted(taken)
+            found = [(start, end, finder.kind) for start, end in finder.find(text)]
+            taken = _merged(taken, found)
+    return taken
 
 
-def _overlaps(start: int, end: int, spans: list[Span]) -> bool:
-    return any(start < other_end and other_start < end for other_start, other_end, _ in spans)
+def _merged(spans: list[Span], more: list[Span]) -> list[Span]:
+    """Both, in order, without what of `more` overlaps `spans`. Each by itself has no overlaps and is in order."""
+    if not spans or not more:
+        return spans or more
+    ends = [end for _, end, _ in spans]
+    free = []
+    for start, end, kind in more:
+        after = bisect_right(ends, start)  # the first of `spans` that ends behind the start
+        if after == len(spans) or spans[after][0] >= end:
+            free.append((start, end, kind))
+    return sorted([*spans, *free])
 
 
-def _known_values(texts: list[str], found: list[list[Span]]) -> dict[str, str]:
-    """Values to seek without what gave them away, and their kinds: the bare digits of phone numbers, and passwords and
-    keys that were told by a URL, a header or a name."""
-    known: dict[str, str] = {}
+def _known_values(texts: list[str], found: list[list[Span]]) -> tuple[set[str], dict[str, str]]:
+    """Values to seek without what gave them away: the bare digits of phone numbers; and passwords and keys that were
+    told by a URL, a header or a name, with their kinds, the first of them."""
+    phones: set[str] = set()
+    values: dict[str, str] = {}
     for text, spans in zip(texts, found, strict=True):
         for start, end, kind in spans:
             value = text[start:end]
             if kind == "phone" and len(digits := _same(kind, value)) == _NATIONAL_DIGITS:
-                known[digits] = kind
-            elif kind in ("token", "url_password") and len(value) >= _SHORTEST_ALONE:
-                known[value] = kind
-    return known
+                phones.add(digits)
+            elif kind in ("token", "url_password") and len(value) >= _SHORTEST_ALONE and len(values) < _MOST_ALONE:
+                values[value] = kind
+    return phones, values
 
 
-def _with_known(text: str, spans: list[Span], known: dict[str, str]) -> list[Span]:
-    more = []
-    for value, kind in known.items():
+def _alone(text: str, phones: set[str], values: dict[str, str]) -> list[Span]:
+    spans = [(*match.span(), "phone") for match in _BARE_PHONE.finditer(text) if match[0] in phones] if phones else []
+    for value, kind in values.items():
         if value in text:
-            for match in re.finditer(rf"{_ALONE}{re.escape(value)}(?![A-Za-z0-9])", text):
-                if not _overlaps(*match.span(), [*spans, *more]):
-                    more.append((*match.span(), kind))
-    return sorted([*spans, *more])
+            same = re.compile(rf"(?:(?<=\\[nrt])|(?<![A-Za-z0-9])){re.escape(value)}(?![A-Za-z0-9])")
+            spans = _merged(spans, [(*match.span(), kind) for match in same.finditer(text)])
+    return spans
 
 
 def _replaced(text: str, spans: list[Span], placeholders: _Placeholders) -> str:

@@ -49,6 +49,7 @@ _TELEGRAM = re.compile(r"(?<![A-Za-z0-9_-])\d{8,10}:(AA[\w-]{33})(?![\w-])")
 _HEADER = re.compile(r"(?i:bearer|basic|authorization[\"'\\]{0,4}:\s?[\"'\\]{0,4}token) ([\w.~+/-]{20,4000}={0,2})")
 _ASSIGNED = re.compile(r"[:=][\"'\\ ]{0,5}([A-Za-z0-9+/~-]{20,128}={0,2})(?![\w.(\[/])")
 _SECRET_NAME = re.compile(r"(?i:(?:api|access|auth|client|secret)[_-]?(?:key|token|secret))[\"'\\]{0,4}\s?$")
+_CHANGE = re.compile(r"[A-Za-z](?=\d)|\d(?=[A-Za-z])")
 _URL = re.compile(r"://([^\s/:@?#'\"<>\\]{0,64}):([^\s/:@?#'\"<>\\]{1,128})@(?=[\w\[])")
 _COMMON_PASSWORDS = {
     "password", "passwd", "pass", "pwd", "secret", "changeme", "postgres", "mysql", "mongo", "redis", "rabbitmq",
@@ -60,7 +61,7 @@ _GAP = r"(?:\s|\\+[nrt]|[\"'+,|>]|\d{1,5}[:|])*"
 _LINE = r"[A-Za-z0-9+/=]"
 _PEM = re.compile(
     rf"-----BEGIN (?:[A-Z0-9]{{1,20}} ){{0,3}}PRIVATE KEY(?: BLOCK)?-----"
-    rf"(?:{_GAP}[A-Z][A-Za-z-]{{2,20}}: [^\n\\]{{1,100}}){{0,6}}"
+    rf"(?:{_GAP}[A-Z][A-Za-z-]{{2,20}}: [^\n\\]{{1,100}}(?=\n|\\)){{0,6}}"
     rf"{_GAP}({_LINE}{{40,}}(?:{_GAP}{_LINE}{{40,}})*(?:{_GAP}{_LINE}+(?={_GAP}(?:=|-----END)))?)"
 )
 _CARD = re.compile(
@@ -73,7 +74,7 @@ _TEST_CARDS = {
 }  # fmt: skip
 _PHONE = re.compile(
     r"(?<![\w.+/-])(?:\+\d{1,3}[ .-]\(?\d{2,4}\)?(?:[ .-]\d{2,4}){2,4}"
-    r"|\([2-9]\d\d\) ?[2-9]\d\d-\d{4}|[2-9]\d\d-[2-9]\d\d-\d{4})(?![\w-]|\.\d)"
+    r"|(?:(?:00)?1[ -])?(?:\([2-9]\d\d\) ?|[2-9]\d\d-)[2-9]\d\d-\d{4})(?=x\d|[^\w.-]|\.(?!\d)|$)"
 )
 
 
@@ -144,10 +145,9 @@ def _is_secret(match: re.Match[str]) -> bool:
 
 
 def _is_random(match: re.Match[str]) -> bool:
-    """Digits among letters, and many different characters: no identifier, no word, no path."""
+    """Letters and digits in turn, and many different ones: no identifier, no name with a number behind, no path."""
     value = match[1]
-    digits = sum(char.isdigit() for char in value)
-    return digits >= 3 and any(map(str.isalpha, value)) and len(set(value)) >= 10 and not is_placeholder(value)
+    return len(_CHANGE.findall(value)) >= 3 and len(set(value)) >= 10 and not is_placeholder(value)
 
 
 def _is_assigned(match: re.Match[str]) -> bool:
