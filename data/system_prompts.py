@@ -61,9 +61,13 @@ def system_prompt(trajectory: Trajectory, version: str, prompt_set: str) -> str:
 def fill(paragraphs: tuple[str, ...], system: System) -> str:
     """Put the components into the paragraphs of a template; paragraphs with an absent component are left out."""
     values = {name: getattr(system, name) or "" for name in COMPONENTS}
-    kept = [p for p in paragraphs if all(values[slot].strip() for slot in _SLOT.findall(p))]
-    # One pass: what a component holds is never looked at again, slots, braces and backslashes included.
-    return "\n\n".join(_SLOT.sub(lambda match: values[match[1]], paragraph) for paragraph in kept)
+    kept = []
+    for paragraph in paragraphs:
+        slots = _slots(paragraph)
+        if all(values[slot].strip() for slot in slots):
+            # One pass: what a component holds is never looked at again, slots, braces and backslashes included.
+            kept.append(_SLOT.sub(lambda match: values[match[1]], paragraph) if slots else paragraph)
+    return "\n\n".join(kept)
 
 
 def sft_version(trajectory_id: str, seed: int) -> str:
@@ -102,6 +106,11 @@ def compose(style: str, specification: str, where: str) -> str:
 
     # One pass: a section is never looked at again, so that brackets in it are text.
     return _REFERENCE.sub(section, style)
+
+
+@lru_cache(maxsize=4096)
+def _slots(paragraph: str) -> tuple[str, ...]:
+    return tuple(_SLOT.findall(paragraph))
 
 
 @lru_cache(maxsize=256)
