@@ -184,7 +184,9 @@ def test_a_pool_of_a_run_is_shown_with_the_settings_the_seed_and_the_traces_of_t
     config = load_recipe(run)
     source = source_of(run / "data" / "sft.jsonl", None)
     assert (source.in_run, source.seed, source.settings) == (True, 3, config.data)
-    assert source_of(run / "data" / "sft.jsonl", 9).seed == 9
+    assert [source_of(source.path, seed).seed for seed in (9, 0)] == [9, 0]
+    outside = show.look(next(iter(read_jsonl(source.path))), show.Source(source.path), "sft")
+    assert outside.chosen is None and outside.traces == {}
     traced = {line.split('"')[3] for line in (run / "data" / "traces.jsonl").read_text().splitlines()}
     views = [show.look(trajectory, source) for trajectory in read_jsonl(source.path)]
     sampled = [view for view in views if view.chosen is not None]
@@ -216,3 +218,13 @@ def test_wrong_requests_end_with_2_and_damaged_files_with_1(small, tmp_path, cap
         found = capsys.readouterr()
         assert said in found.err and found.err.count("\n") == 1 and found.out == "", arguments
     assert not (tmp_path / "a.html").exists()
+
+
+def test_help_has_examples_that_are_valid_requests(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["show", "--help"])
+    lines = [line.split() for line in capsys.readouterr().out.partition("example:\n")[2].split("\n\n")[0].splitlines()]
+    assert len(lines) == 3
+    for words in lines:
+        assert words[:2] == ["agentworld", "show"]
+        assert cli._parser().parse_args(words[1:]).file.suffix == ".jsonl"
