@@ -143,10 +143,19 @@ def _known_values(texts: list[str], found: list[list[Span]]) -> tuple[set[str], 
 def _alone(text: str, phones: set[str], values: dict[str, str]) -> list[Span]:
     spans = [(*match.span(), "phone") for match in _BARE_PHONE.finditer(text) if match[0] in phones] if phones else []
     for value, kind in values.items():
-        if value in text:
-            same = re.compile(rf"(?:(?<=\\[nrt])|(?<![A-Za-z0-9])){re.escape(value)}(?![A-Za-z0-9])")
-            spans = _merged(spans, [(*match.span(), kind) for match in same.finditer(text)])
+        more, at = [], text.find(value)
+        while at >= 0:
+            end = at + len(value)
+            if _is_apart(text, at) and not text[end : end + 1].isalnum():
+                more.append((at, end, kind))
+            at = text.find(value, end)
+        spans = _merged(spans, more)
     return spans
+
+
+def _is_apart(text: str, at: int) -> bool:
+    """Whether no letter or digit stands before, but for that of an escaped newline."""
+    return not text[at - 1 : at].isalnum() or text[max(0, at - 2) : at] in ("\\n", "\\r", "\\t")
 
 
 def _replaced(text: str, spans: list[Span], placeholders: _Placeholders) -> str:
