@@ -267,7 +267,7 @@ def _body(text: str, full: bool, width: int | None) -> Iterator[Text]:
         return
     for line in visible(shown).split("\n"):
         for piece in chop_cells(line, max(1, width - len(MARGIN))) if width and line else [line]:
-            yield Text(MARGIN, style="bright_black") + Text(piece)
+            yield Text.assemble((MARGIN, "bright_black"), piece)
     if left:
         yield Text(f"    … {left:,} of {len(text):,} characters left out; --full shows all", style="italic yellow")
 
