@@ -39,7 +39,7 @@ _EXIT = re.compile(r"Exit code: (?:Error: Exit code )?(\d+)\n")
 _LONG_ENTRY = re.compile(r"^[-dlcbps][rwxsStT-]{9}[.+]? ", re.MULTILINE)
 _NAME = re.compile(rf"[\w.-]{{1,{QUOTED}}}")
 _ERROR_TEXT = re.compile(r"\s*(?:Error\b|Failed\b|Input validation error)")
-_LABEL = re.compile(r' \| (?:text|desc)="([^"\n]+)"')
+_LABEL = re.compile(r' \| (?:text|desc)="((?:[^"\\\n]|\\.)+)"')
 _TITLE = re.compile(r"^- Tab \d+ \(active\)\n  - Title: (.+)$", re.MULTILINE)
 _WEB_ERROR = re.compile(r"^Error of the last action:\n(?:Error: )?(\w+)", re.MULTILINE)
 

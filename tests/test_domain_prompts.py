@@ -117,28 +117,44 @@ def test_tools_and_demonstrations_are_those_of_the_trajectory(domain, version):
     assert "<DEMONSTRATIONS>" not in one and "of this session:\n\n" not in one
 
 
+ANDROID_TEXTS = "".join(rf'(?: ?{name}="(?:[^"\\]|\\.)*")?' for name in ("text", "desc", "hint", "res"))
+ANDROID_LINE = re.compile(
+    rf"\[ *(\d+)\] \| [\w.$]+(?: \| {ANDROID_TEXTS})? \| bounds=(?:\[-?\d+,-?\d+\]){{2}}(?: \| ([\w, ]+))?"
+)
+WEB_NODE = re.compile(r"""\t+(?:\[\w+\] )?\w+(?: (?:'.*'|".*"))?(?: value=(?:'.*?'|".*?"))?(?:, .*)?""")
+WEB_VALUE = re.compile(r"['\"], value=")
+FLAGS = [flag for flag, _, _ in android_world.FLAGS]
+
+
+def has_form(domain: str, observation: str) -> bool:
+    """Whether an observation of Android, web or a desktop has the form that the prompts describe."""
+    rows = observation.split("\n")
+    if domain == "android":
+        found = [ANDROID_LINE.fullmatch(row) for row in rows]
+        flags = [match[2].split(", ") if match and match[2] else [] for match in found]
+        return all(match and int(match[1]) == i for i, match in enumerate(found)) and all(
+            names == sorted(names, key=FLAGS.index) for names in flags
+        )
+    if domain == "os":
+        head = "tag\tname\ttext\tclass\tdescription\tposition (top-left x&y)\tsize (w&h)"
+        return rows[0] == head and {row.count("\t") for row in rows} == {6}
+    tabs, _, tree = observation.partition("\n\nAccessibility tree:\n")
+    nodes = tree.split("\n")
+    return (
+        re.match(r"Open tabs:\n- Tab \d+.*\n  - Title: .*\n  - URL: .*", tabs) is not None
+        and nodes[0].startswith("RootWebArea '")
+        and all(WEB_NODE.fullmatch(node) and not WEB_VALUE.search(node) for node in nodes[1:])
+    )
+
+
 def test_demonstrations_have_the_forms_that_the_importer_writes():
     for domain in ("mcp", "android"):
         for action, _ in pairs(domain):
             assert json.loads(action).keys() >= ({"name", "arguments"} if domain == "mcp" else {"action_type"})
     assert all(json.loads(action)["action_type"] in android_world.ACTION_SPACE for action, _ in pairs("android"))
-    line = re.compile(
-        r'\[ *(\d+)\] \| [\w.]+(?: \| (?:(?:text|desc|res)="[^"]*" ?)+)? \| bounds=\[\d+,\d+\]\[\d+,\d+\]( \|.*)?'
-    )
-    order = [flag for flag, _, _ in android_world.FLAGS]
-    for _, screen in pairs("android"):
-        found = [line.fullmatch(row) for row in screen.split("\n")]
-        assert [int(match[1]) for match in found] == list(range(len(found)))
-        for match in found:
-            flags = (match[2] or "").removeprefix(" | ").split(", ") if match[2] else []
-            assert flags == sorted(flags, key=order.index)
-    for _, table in pairs("os"):
-        assert table.startswith("tag\tname\ttext\tclass\tdescription\tposition (top-left x&y)\tsize (w&h)\n")
-        assert {row.count("\t") for row in table.split("\n")} == {6}
-    for action, page in pairs("web"):
-        assert re.fullmatch(r"\w+\(.*\)", action)
-        assert re.match(r"Open tabs:\n- Tab 0 \(active\)\n  - Title: .+\n  - URL: .+\n\n", page)
-        assert "\n\nAccessibility tree:\nRootWebArea '" in page
+    assert all(re.fullmatch(r"\w+\(.*\)", action) for action, _ in pairs("web"))
+    for domain in ("android", "os", "web"):
+        assert all(has_form(domain, observation) for _, observation in pairs(domain))
     typed = [json.loads(action) for action, _ in pairs("terminal") if action.startswith("[")]
     assert len(typed) >= 6 and all(step.keys() == {"keystrokes", "duration"} for steps in typed for step in steps)
     assert all(re.match(r"(Search|Lookup|Finish)\[.*\]$", action) for action, _ in pairs("search"))
@@ -146,9 +162,13 @@ def test_demonstrations_have_the_forms_that_the_importer_writes():
 
 @needs_corpora
 def test_recorded_trajectories_render_in_every_version():
-    seen = Counter()
+    seen, formed = Counter(), Counter()
     for made in recorded():
         seen[made.domain] += 1
+        if made.domain in ("android", "os", "web"):  # the demonstrations and the recordings pass the same test
+            targets = [turn.observation for turn in made.turns if "context_only" not in turn.meta]
+            formed[made.domain] += sum(has_form(made.domain, observation) for observation in targets)
+            formed[made.domain, "all"] += len(targets)
         if seen[made.domain] > 40:
             continue
         for version in VERSIONS:
@@ -157,3 +177,4 @@ def test_recorded_trajectories_render_in_every_version():
                 assert (getattr(made.system, name) or "") in text
             assert text.count(OPEN_TAG) == (version != "v1")
     assert seen.keys() == set(DOMAINS)
+    assert [formed[d] / formed[d, "all"] for d in ("android", "os", "web")] == [1.0, 1.0, 1.0]

@@ -141,6 +141,9 @@ def test_what_is_said_of_screens():
     assert said("android", "{}", f"{before}\n{long}\n{row(2, 'Wi-Fi')}", before) == (
         'the screen has 3 elements, among them "Wi-Fi", which was not there before.'
     )
+    assert said("android", "{}", row(0, r"a \"b\""), before) == (
+        r'the screen has 1 element, among them "a \"b\"", which was not there before.'
+    )
     assert said("android", "{}", f"{before}\n{before}", before) == "the screen has 2 elements."
     head = "tag\tname\ttext\nframe\tDesk\t\n"
     assert said("os", "WAIT", f"{head}menu-item\tCopy\tCopy\n", head) == (
