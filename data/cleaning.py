@@ -31,22 +31,30 @@ OF_REJECTED = "of_rejected_trajectories"
 
 # Answers that say nothing else than that the call was not understood, and so was never carried out. Each is a fixed
 # text of the named software. Answers about arguments or values ("'path' is a required property") are not among them:
-# those are how a tool answers a wrong call, which is what a world model has to learn.
+# those are how a tool answers a wrong call, which is what a world model has to learn. Nor is what a command prints.
 _NAME = r"['\"`]?[\w./:-]{1,100}['\"`]?"
-_NOT_UNDERSTOOD = re.compile(
+_OF_A_CALL = re.compile(
     rf"""(?:Error(?:\ executing\ tool\ {_NAME})?:\ )?(?:
-        MCP\ error\ -32(?:700|600|601):\ .*                        # JSON-RPC: not JSON, no request, no such method
-      | (?:MCP\ error\ -32602:\ )?Unknown\ tool:\ {_NAME}          # MCP SDK for Python, FastMCP
-      | (?:MCP\ error\ -32602:\ )?Tool\ {_NAME}\ not\ found\.?     # MCP SDK for TypeScript
-      | Unknown\ action\ {_NAME}                                   # tau-bench
-      | {_NAME}\ is\ not\ a\ valid\ tool,\ try\ (?:another\ )?one(?:\ of)?.*    # LangChain, LangGraph
-      | Invalid\ (?:or\ incomplete\ response|Format:\ Missing\ 'Action).*       # LangChain
-      | Function\ {_NAME}\ not\ found\.                            # AutoGen
-      | Invalid\ Action\.\ Valid\ Actions\ are\ .*                 # ReAct, Reflexion
-      | Previous\ response\ had\ parsing\ errors:\n.*              # Terminus
+        MCP\ error\ -32(?:700|600|601):\ .*                      # JSON-RPC: not JSON, no request, no such method
+      | (?:MCP\ error\ -32602:\ )?Unknown\ tool:\ {_NAME}        # MCP SDK for Python, FastMCP
+      | (?:MCP\ error\ -32602:\ )?Tool\ {_NAME}\ not\ found\.?   # MCP SDK for TypeScript
+      | Unknown\ action\ {_NAME}                                 # tau-bench
+      | {_NAME}\ is\ not\ a\ valid\ tool,\ try\ (?:another\ )?one.*    # LangChain, LangGraph
+      | Function\ {_NAME}\ not\ found\.                          # AutoGen
     )""",
     re.VERBOSE | re.DOTALL,
 )
+_OF_A_DOMAIN = {
+    "search": re.compile(
+        r"Invalid Action\. Valid Actions are .*|Invalid Format: Missing 'Action.*", re.DOTALL
+    ),  # ReAct
+    "terminal": re.compile(r"Previous response had parsing errors:\n.*", re.DOTALL),  # Terminus
+    "web": re.compile(  # BrowserGym
+        r"(?:.*\n)?Error of the last action:\n(?:Error: )?(?:ValueError: Received (?:an empty|a multi-)action"
+        r"|NameError: Invalid action type).*",
+        re.DOTALL,
+    ),
+}
 _LONGEST_REPLY = 4000  # characters of such an answer
 # What the formats say of a turn whose action did not fit the harness (browsergym, hotpotqa_react, android_world).
 _REFUSED = ("format-error reply of the harness", "the harness did not carry out the action")
@@ -106,20 +114,22 @@ def skip_retry_cycles(trajectory: Trajectory) -> tuple[Trajectory, int]:
     for turn in trajectory.turns:
         state = _state(turn.observation)
         moved = trajectory.domain in GUI_DOMAINS and state != before
-        understood.append(moved or not is_not_understood(turn))
+        understood.append(moved or not is_not_understood(turn, trajectory.domain))
         before = state
     last = max((place for place, good in enumerate(understood) if good), default=-1)
     return _keeping(trajectory, [good or place > last for place, good in enumerate(understood)])
 
 
-def is_not_understood(turn: Turn) -> bool:
+def is_not_understood(turn: Turn, domain: str) -> bool:
     """Whether the answer says that the call was malformed, unparsable or of an unknown tool, and nothing else."""
     if turn.meta.get("context_only") in _REFUSED:
         return True
-    if len(turn.observation) <= _LONGEST_REPLY and _NOT_UNDERSTOOD.fullmatch(_answer(turn.observation)):
+    known = _OF_A_DOMAIN.get(domain)
+    if known is not None and known.fullmatch(turn.observation):
         return True
-    error = _BROWSER_ERROR.search(turn.observation)
-    return bool(error and _BROWSERGYM_REFUSAL.match(error[1]))
+    if len(turn.observation) > _LONGEST_REPLY or not _OF_A_CALL.fullmatch(_answer(turn.observation)):
+        return False
+    return domain in ("mcp", "search") or any(_called(turn.action))
 
 
 def undeclared_tool(trajectory: Trajectory) -> str | None:

@@ -192,7 +192,7 @@ def test_rows_of_a_benchmark_stay_as_they_are(tmp_path) -> None:
 def test_nothing_left_after_filters_is_an_error_with_the_reason(tmp_path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps(row("short", 1)) + "\n")
-    with pytest.raises(ContentError, match="no trajectory in 1 files, 1 records.*short: fewer than 2 turns: 1 of 1"):
+    with pytest.raises(ContentError, match=r"no trajectory in 1 files, 1 records.*short: fewer than 2 turns: 1 of 1"):
         imported(tmp_path, path)
 
 
