@@ -53,9 +53,13 @@ class TurnView:
     index: int
     turn: Turn
     category: str
-    statistics: Statistics
     keep_ratio: float
     kept: bool
+
+    @property
+    def statistics(self) -> Statistics:
+        """Computed when asked for: counting a whole file needs the category alone."""
+        return masking.statistics(self.turn.action, self.turn.observation)
 
     @property
     def context_only(self) -> str | None:
@@ -101,14 +105,13 @@ def look(trajectory: Trajectory, source: Source, mask: str | None = None) -> Vie
 
 
 def turn_views(trajectory: Trajectory, source: Source) -> list[TurnView]:
-    """Each turn with its category and statistics, and whether it carries loss in CPT."""
+    """Each turn with its category and whether it carries loss in CPT."""
     (trained,), _ = cpt_documents([trajectory], _Decisions(), source.settings, source.seed)  # type: ignore[arg-type]
     views = []
     for index, (turn, kept) in enumerate(zip(trajectory.turns, trained, strict=True)):
         category = masking.category(turn.action, turn.observation)
         ratio = source.settings.mask.keep.get(category, 1.0)
-        statistics = masking.statistics(turn.action, turn.observation)
-        views.append(TurnView(index, turn, category, statistics, ratio, bool(kept)))
+        views.append(TurnView(index, turn, category, ratio, bool(kept)))
     return views
 
 
