@@ -16,13 +16,14 @@ KINDS = ("private_key", "token", "url_password", "email", "card", "phone")
 # After a letter or digit a token is part of a word; the n of an escaped newline, in JSON inside text, is none.
 _START = r"(?:(?<=\\[nrt])|(?<![A-Za-z0-9_-]))"
 _END = r"(?![A-Za-z0-9])"
-# (what a token begins with, what follows). The beginning is kept: it says what kind of key it is.
+# (what a token begins with, what follows). The beginning is kept: it says what kind of key it is. Both together are 20
+# characters or more: see `Outline`.
 _PREFIXED = (
     ("AKIA ASIA ABIA ACCA", r"[A-Z2-7]{16}"),  # Amazon Web Services, id of an access key
     ("ghp_ gho_ ghu_ ghs_ ghr_", r"[A-Za-z0-9]{36,255}"),  # GitHub
     ("github_pat_", r"[A-Za-z0-9_]{22,255}"),
     ("glpat- gldt- glrt- glptt-", r"[\w-]{20,64}"),  # GitLab
-    ("xoxb- xoxp- xoxa- xoxr- xoxs- xoxe- xapp-", r"\d[A-Za-z0-9-]{9,250}"),  # Slack
+    ("xoxb- xoxp- xoxa- xoxr- xoxs- xoxe- xapp-", r"\d[A-Za-z0-9-]{14,250}"),  # Slack
     ("hooks.slack.com/services/", r"T\w{6,20}/B\w{6,20}/\w{16,40}"),
     ("sk-ant- sk-proj- sk-svcacct- sk-admin- sk-or-v1-", r"[\w-]{20,255}"),  # Anthropic, OpenAI, OpenRouter
     ("sk-", r"(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{32,64}"),  # OpenAI, older, and those that took its form
@@ -43,7 +44,7 @@ _PREFIXED = (
     ("gsk_", r"[A-Za-z0-9]{40,64}"),  # Groq
     ("lin_api_ ntn_", r"[A-Za-z0-9]{32,64}"),  # Linear, Notion
     ("AGE-SECRET-KEY-1", r"[0-9A-Z]{58}"),
-    ("eyJ", r"[\w-]{10,2000}\.eyJ[\w-]{10,8000}\.[\w-]{10,2000}"),  # JSON web tokens (RFC 7519)
+    ("eyJ", r"[\w-]{17,2000}\.eyJ[\w-]{10,8000}\.[\w-]{10,2000}"),  # JSON web tokens (RFC 7519)
 )
 _TELEGRAM = re.compile(r"(?<![A-Za-z0-9_-])\d{8,10}:(AA[\w-]{33})(?![\w-])")
 _HEADER = re.compile(r"(?i:bearer|basic|authorization[\"'\\]{0,4}:\s?[\"'\\]{0,4}token) ([\w.~+/-]{20,4000}={0,2})")
@@ -90,11 +91,11 @@ class Outline:
     """What tells cheaply that a finder has nothing to find: most texts hold no secret, and looking for seventy patterns
     in each costs more than all the rest of an import.
 
-    `runs`: the stretches of 20 and more letters, digits, "_" and "-", one a line. `shape`: the text in UTF-8 with `0`
-    for a digit, `-` for a space or hyphen, `+` for a plus and `.` for all else.
+    `data`: the text in UTF-8. `runs`: its stretches of 20 and more letters, digits, "_" and "-", one a line. `shape`:
+    `data` with `0` for a digit, `-` for a space or hyphen, `+` for a plus and `.` for all else.
     """
 
-    text: str
+    data: bytes
     runs: str
     shape: bytes
 
@@ -108,7 +109,7 @@ def outline(text: str) -> Outline:
         end = len(data) if end < 0 else end
         runs.append(data[start:end].decode())
         at = inside.find(_RUN, end)
-    return Outline(text, "\n".join(runs), data.translate(_SHAPE_TABLE))
+    return Outline(data, "\n".join(runs), data.translate(_SHAPE_TABLE))
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def _phones(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _holds(*hints: str) -> Callable[[Outline], bool]:
-    return lambda outline: any(hint in outline.text for hint in hints)
+    sought = [hint.encode() for hint in hints]
+    return lambda outline: any(hint in outline.data for hint in sought)
 
 
 def _holds_run(*hints: str) -> Callable[[Outline], bool]:
@@ -194,7 +196,7 @@ def _token_finders() -> Iterator[Finder]:
     for prefixes, rest in _PREFIXED:
         hints = tuple(prefixes.split())
         pattern = re.compile(f"{_START}(?:{'|'.join(map(re.escape, hints))})({rest}){_END}")
-        whole = any(hint.encode()[-1:] not in _WORD for hint in hints) or r"\." in rest
+        whole = any(hint.encode()[-1:] not in _WORD for hint in hints)
         yield Finder("token", (_holds if whole else _holds_run)(*hints), _matches(pattern, _is_secret))
 
 
