@@ -241,6 +241,7 @@ def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
         for count in counts
     ]
     totals: dict[str, Any] = {name: sum(getattr(count, name) for count in counts) for name in NUMBERS}
+    totals["turns_kept"] = totals["turns"]
     for name, names in COUNTERS.items():
         totals[name] = _named(sum((getattr(count, name) for count in counts), Counter()), names)
     totals["unrecognised_files"] = sum(count.format is None and count.read == 0 for count in counts)
