@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
 from agentworld.rewards.rubric import RubricScores, reference_scores
-from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.settings import RUBRICS, RewardSettings
 from agentworld.rewards.verifiers import RULE_SCALE, exact_match
 
 RUBRIC_SCALE = 5.0  # from the mean of the dimensions to the reward
-RUBRICS = ("reference_scorer",)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+RUBRICS = ("reference_scorer",)  # what `rubric` may be
+
 
 @dataclass
 class RewardSettings:

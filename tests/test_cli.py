@@ -31,7 +31,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("verb", ["train", "record", "report"])
+@pytest.mark.parametrize("verb", ["train", "submit", "record", "report"])
 def test_every_verb_has_an_example_that_starts_with_itself(verb, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([verb, "--help"])
@@ -57,7 +57,7 @@ def test_help_names_the_verbs_there_are(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     shown = capsys.readouterr().out
-    for verb in ("train", "record", "report"):
+    for verb in ("train", "submit", "record", "report"):
         assert f"    {verb} " in shown
 
 

@@ -49,7 +49,11 @@ def test_no_module_is_outside_a_package():
 
 @pytest.mark.parametrize(
     ("folder", "forbidden"),
-    [("data", ("agentworld.train", "agentworld.rewards", "torch")), ("rewards", ("agentworld.train", "torch"))],
+    [
+        ("data", ("agentworld.train", "agentworld.rewards", "agentworld.slurm", "torch")),
+        ("rewards", ("agentworld.train", "agentworld.slurm", "torch")),
+        ("slurm", ("agentworld.train", "agentworld.data", "agentworld.rewards", "torch")),
+    ],
 )
 def test_imports_run_one_way(folder, forbidden):
     for path in modules(folder):
@@ -83,10 +87,13 @@ def test_the_wheel_holds_every_module_and_data_file(tmp_path):
     held = set(zipfile.ZipFile(wheel).namelist())
     for name, folder in PROJECT["tool"]["setuptools"]["package-dir"].items():
         for path in (ROOT / folder).rglob("*"):
-            if path.suffix in (".py", ".yaml", ".txt", ".jinja", ".json") and "__pycache__" not in path.parts:
+            if (
+                path.suffix in (".py", ".yaml", ".txt", ".jinja", ".json", ".sh", ".sbatch")
+                and "__pycache__" not in path.parts
+            ):
                 expected = f"{name.replace('.', '/')}/{path.relative_to(ROOT / folder)}"
                 assert expected in held, f"{expected} is not in the wheel"
-    assert not any(name.startswith(("data/", "train/", "tests/")) for name in held)
+    assert not any(name.startswith(("data/", "train/", "slurm/", "tests/")) for name in held)
 
 
 def test_the_constraints_pin_every_dependency_within_its_range():

@@ -128,15 +128,22 @@ def test_the_printed_command_keeps_the_overrides(workers, capsys):
     )
 
 
-def test_an_interrupt_while_preparing_can_be_resumed(workers, monkeypatch, capsys):
+@pytest.mark.parametrize("signals", [("SIGTERM",), ("SIGUSR1",), ("SIGTERM", "SIGUSR1"), ("SIGUSR1", "SIGTERM")])
+def test_an_interrupt_while_preparing_can_be_resumed(workers, monkeypatch, capsys, signals):
+    """SLURM may send SIGTERM beside the SIGUSR1 of a job's script: the second one does not cut the way out."""
+
     def interrupted(*_):
-        signal.raise_signal(signal.SIGTERM)
+        try:
+            signal.raise_signal(signal.Signals[signals[0]])
+        finally:
+            for name in signals[1:]:
+                signal.raise_signal(signal.Signals[name])
 
     with monkeypatch.context() as patch:
         patch.setattr(pipeline.prepare, "prepare", interrupted)
         assert run(workers) == 3
     assert "resume=true" in capsys.readouterr().out
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
     assert run(workers, "resume=true") == 0
 
 
@@ -166,6 +173,13 @@ def test_a_failed_stage_is_named_with_its_log(workers, capsys):
         f"agentworld: error: sft failed on rank 1; its error stands in {workers.root}/runs/a/sft/rank1.log"
     ]
     assert workers.ranks == {step: 1 if step == "base" else 2 for step in workers.steps}
+
+
+def test_a_failure_of_which_srun_names_the_task_says_where_to_look(workers, capsys):
+    workers.ending["sft"] = Outcome(1, killed_by=9)
+    assert run(workers) == 1
+    error = capsys.readouterr().err.splitlines()
+    assert len(error) == 1 and "sft failed" in error[0] and f"{workers.root}/runs/a/sft/rank<task>.log" in error[0]
 
 
 def test_a_wrong_request_found_by_a_worker_keeps_its_code(workers):

@@ -19,7 +19,7 @@ def test_recipe_composes_and_its_batches_divide(name):
     config = compose([f"recipe={name}"])
     assert config.recipe == name
     validate_processes(config, config.nproc)
-    assert config.nproc > 0, "a recipe says how many processes it is made for"
+    assert config.nproc == config.cluster.nodes * config.cluster.tasks_per_node, "one machine or SLURM: the same ranks"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,21 @@ from small_run import metrics, reopened, rows_of, wait_for_step
 from agentworld.train import checkpoint
 from agentworld.train.launch import free_port, rank_environment
 
+# A model of a few steps never closes the answer's tag: every reward would be 0, and so every gradient. Here the reward
+# of a completion comes from its ids; the real one runs too, and writes the completions.
+WORKER = """
+import sys
+from agentworld.train import rl, worker
+real = rl.reward_function
+def varied(*given):
+    score = real(*given)
+    def reward(completion_ids, **columns):
+        score(completion_ids=completion_ids, **columns)
+        return [float(sum(ids) % 7) for ids in completion_ids]
+    return reward
+rl.reward_function = varied
+sys.exit(worker.main(sys.argv[1:]))
+"""
 # Steps of a run, and the one it is resumed at: CPT and SFT cross the end of an epoch before and after it, RL is in the
 # middle of a rollout (two steps each).
 LENGTHS = {"cpt": (9, 5), "sft": (7, 3), "rl": (6, 3)}
@@ -24,7 +39,7 @@ def started(run: Path, stage: str, ranks: int) -> list[subprocess.Popen]:
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "DS_ACCELERATOR": "cpu"}
     return [
         subprocess.Popen(
-            [sys.executable, "-m", "agentworld.train.worker", str(run), stage],
+            [sys.executable, "-c", WORKER, str(run), stage],
             env=rank_environment(shared, rank, ranks),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

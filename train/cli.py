@@ -43,6 +43,14 @@ keys of every recipe:
 
 exit codes: 0 done, 1 unusable content or failed work, 2 wrong request, 3 stopped by a signal (resume=true continues)
 """
+SUBMIT_HELP = """\
+Runs a recipe on SLURM: makes the run directory and one sbatch script a stage in <run>/slurm, and submits them so that
+each waits for the one before it. Takes the keys of train except nproc, and those of cluster, slurm/settings.py.
+
+example:
+  agentworld submit recipe=smoke run.name=first dry_run=true
+  agentworld submit recipe=smoke run.name=first resume=true cluster.partition=batch cluster.time=8:00:00
+"""
 RECORD_HELP = """\
 Runs real bash sessions from a seeded generator of commands and writes what the terminal answered, one trajectory a
 line.
@@ -106,6 +114,12 @@ def train(options: argparse.Namespace) -> int:
     from agentworld.train import pipeline
 
     return pipeline.run(config, options.overrides)
+
+
+def submit(options: argparse.Namespace) -> int:
+    from agentworld.train.submission import submit
+
+    return submit(options.overrides)
 
 
 def record(options: argparse.Namespace) -> int:
@@ -182,6 +196,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME and the keys to change")
     verb.set_defaults(verb=train)
+
+    verb = verbs.add_parser(
+        "submit", help="run a recipe as a chain of SLURM jobs", description=SUBMIT_HELP, formatter_class=layout
+    )
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME, dry_run=true, keys to change")
+    verb.set_defaults(verb=submit)
 
     verb = verbs.add_parser(
         "record", help="record interactions with an environment", description=RECORD_HELP, formatter_class=layout

@@ -26,7 +26,7 @@ from agentworld.data.errors import RequestError
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate
 
-GROUPS = ("recipe", "model", "engine", "data", "reward")
+GROUPS = ("recipe", "model", "engine", "data", "reward", "cluster")
 RECIPES = Path(str(files("agentworld.recipes")))
 
 ConfigStore.instance().store(name="schema", node=Config)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from agentworld.data.settings import DataSettings
 from agentworld.rewards.settings import RewardSettings
+from agentworld.slurm.settings import ClusterSettings
 
 STAGES = ("base", "cpt", "sft", "rl")  # in the order of a run; `base` is the untrained start
 
@@ -137,3 +138,4 @@ class Config:
     rl: RlSettings = field(default_factory=RlSettings)
     eval: EvalSettings = field(default_factory=EvalSettings)
     wandb: WandbSettings = field(default_factory=WandbSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)  # of `agentworld submit`

@@ -13,6 +13,8 @@ from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
+from agentworld.rewards.settings import RUBRICS
+from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
 
 CHOICES = {
@@ -22,7 +24,7 @@ CHOICES = {
     "engine.device": ("auto", "cpu"),
     "data.on_bad": ("fail", "skip"),
     "data.record.mix": ("full", "light"),
-    "reward.rubric": ("reference_scorer",),
+    "reward.rubric": RUBRICS,
     "cpt.lr_scheduler": ("cosine", "constant"),
     "sft.lr_scheduler": ("cosine", "constant"),
     "rl.lr_scheduler": ("cosine", "constant"),
@@ -39,13 +41,14 @@ POSITIVE = (
     *(f"data.{key}" for key in ("min_turns", "cpt_row_tokens", "sft_row_tokens", "rl_prompt_tokens")),
     *(f"data.record.{key}" for key in ("count", "min_turns", "command_timeout", "max_output_chars")),
     "data.split.eval",
-    "engine.expert_parallel",
+    *("engine.expert_parallel", "cluster.nodes", "cluster.tasks_per_node"),
 )
 NOT_NEGATIVE = (
     *(f"{stage}.{key}" for stage in ("cpt", "sft", "rl") for key in ("warmup_steps", "weight_decay")),
     *(f"{stage}.router_aux_loss_coef" for stage in ("cpt", "sft", "rl")),
     *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl")),
     *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
+    *(f"cluster.{key}" for key in ("gpus_per_node", "cpus_per_task", "signal_seconds")),
 )
 SMALLEST_VOCABULARY = 264  # 256 bytes, the control tokens, and a few merges
 
@@ -75,6 +78,7 @@ def validate(config: Config) -> None:
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     _validate_experts(config)
+    _validate_cluster(config.cluster, config.engine.device)
 
 
 def validate_processes(config: Config, nproc: int) -> None:
@@ -229,4 +233,31 @@ def _validate_experts(config: Config) -> None:
         raise RequestError(
             f"model.architecture.num_experts_per_tok={architecture.num_experts_per_tok} is more than "
             f"model.architecture.num_experts={experts}"
+        )
+
+
+def _validate_cluster(cluster: ClusterSettings, device: str) -> None:
+    """What `agentworld submit` writes into its scripts."""
+    for key in ("partition", "account", "qos", "memory"):
+        if re.search(r"\s", getattr(cluster, key)):
+            raise RequestError(f"cluster.{key}={getattr(cluster, key)!r} holds white space; name one {key}")
+    for option in cluster.extra:
+        if not option.startswith("-") or "\n" in option:
+            raise RequestError(
+                f"cluster.extra: {option!r} is no sbatch option; for example cluster.extra=[--exclusive]"
+            )
+    if cluster.time:
+        try:
+            limit = seconds(cluster.time)
+        except ValueError as error:
+            raise RequestError(f"cluster.time={error}") from None
+        if 0 < limit <= cluster.signal_seconds:  # 0: no limit
+            raise RequestError(
+                f"cluster.signal_seconds={cluster.signal_seconds} is not shorter than cluster.time={cluster.time} "
+                f"({limit} s): the job would be told to stop as soon as it starts; lower the one or raise the other"
+            )
+    if device != "cpu" and 0 < cluster.gpus_per_node < cluster.tasks_per_node:
+        raise RequestError(
+            f"cluster.tasks_per_node={cluster.tasks_per_node} ranks share cluster.gpus_per_node="
+            f"{cluster.gpus_per_node} GPUs; each needs its own: lower the one or raise the other"
         )

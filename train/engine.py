@@ -52,6 +52,12 @@ def start_rank(engine: EngineSettings) -> None:
     from agentworld.train import compat
 
     compat.apply()
+    if not on_cpu:  # NCCL would guess the device, and warn at every barrier
+        import torch
+
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+        torch.distributed.init_process_group("nccl", device_id=device)
     deepspeed.init_distributed("gloo" if on_cpu else "nccl", verbose=False)
 
 

@@ -94,9 +94,13 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
     reward = _sampled_reward(generator, examples[: config.eval.reward_examples]) if stage in ("sft", "rl") else None
     if engine.rank() != 0:
         return
+    if stage == "base":
+        run_directory.write_json(
+            run_dir / "baselines.json", fidelity.baselines(examples, _training_observations(run_dir))
+        )
     (run_dir / stage).mkdir(exist_ok=True)
     handoff = weights / checkpoint.HANDOFF
-    run_directory.write_json(
+    run_directory.write_json(  # last: a start that finds it does not evaluate the stage again
         run_dir / stage / "evaluation.json",
         {
             "stage": stage,
@@ -109,10 +113,6 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
             "handoff_sha256": checkpoint.sha256_file(handoff) if handoff.is_file() else None,
         },
     )
-    if stage == "base":
-        run_directory.write_json(
-            run_dir / "baselines.json", fidelity.baselines(examples, _training_observations(run_dir))
-        )
 
 
 def _examples(generator: Generator) -> tuple[list[Example], int]:

@@ -1,4 +1,6 @@
-"""Start the ranks of a stage on this node, pass signals on, and turn their exits into one. Imports no torch.
+"""Start the ranks of a stage, pass signals on, and turn their exits into one. Imports no torch.
+
+On this node each rank is a process of its own; in a SLURM job all are the tasks of one `srun` (`srun.py`).
 
 torchrun is not used: it kills its workers 30 s after SIGTERM and orphans them on SIGUSR1, and a checkpoint may take
 longer. Here each rank runs in its own session, so Ctrl-C reaches it once, through the parent; it dies when the parent
@@ -19,22 +21,24 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from agentworld.train import srun
+from agentworld.train.srun import PARENT
 
 FAILED, WRONG_REQUEST, STOPPED = 1, 2, 3
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL for the ranks that outlive a failed one
 SAME_REQUEST_SECONDS = 1.0  # a shell and a wrapper may both deliver one Ctrl-C
 POLL_SECONDS = 0.05
-PARENT = "AGENTWORLD_PARENT"
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`code`: 0 done, 1 failed, 2 wrong request, 3 stopped by a signal. `rank`: the first that failed; `killed_by`: the
-    signal that ended it, None for one that exited by itself."""
+    """`code`: 0 done, 1 failed, 2 wrong request, 3 stopped by a signal. `rank`: the first that failed, None where srun
+    does not tell; `killed_by`: the signal that ended it, None for one that exited by itself."""
 
     code: int
     rank: int | None = None
@@ -51,10 +55,14 @@ def launch(arguments: Sequence[str], nproc: int, log_dir: Path, environment: Map
     """
     ranks: list[subprocess.Popen[bytes]] = []
     log_dir.mkdir(parents=True, exist_ok=True)
-    shared = {**os.environ, **environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    shared = {**_defaults(), **os.environ, **environment}
     with ExitStack() as stack:
         requests = stack.enter_context(_stop_requests())
         try:
+            if srun.is_launcher():
+                ranks.append(srun.start([sys.executable, *arguments], nproc, log_dir, shared))
+                return replace(_wait(ranks, requests), rank=None)
+            shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
             for rank in range(nproc):
                 log = None if rank == 0 else stack.enter_context(open(log_dir / f"rank{rank}.log", "ab"))
                 ranks.append(
@@ -74,14 +82,16 @@ def launch(arguments: Sequence[str], nproc: int, log_dir: Path, environment: Map
 
 def rank_environment(shared: Mapping[str, str], rank: int, nproc: int) -> dict[str, str]:
     """The variables from which torch.distributed and DeepSpeed read their place; all are needed, for one rank too."""
-    environment = dict(shared)
-    # Threads of GNU OpenMP spin at barriers: beside one other busy process on 2 cores two threads of the tiny model
-    # fell from 4,800 to 270 tokens/s. Spinning briefly costs nothing alone (4,900).
-    environment.setdefault("GOMP_SPINCOUNT", "3000")
-    environment.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // nproc)))
-    environment.setdefault("TOKENIZERS_PARALLELISM", "false")
+    environment = {**_defaults(), "OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // nproc)), **shared}
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": nproc, "LOCAL_WORLD_SIZE": nproc, PARENT: os.getpid()}
     return {**environment, **{name: str(value) for name, value in place.items()}}
+
+
+def _defaults() -> dict[str, str]:
+    """Variables of a rank that the user's own ones replace."""
+    # Threads of GNU OpenMP spin at barriers: beside one other busy process on 2 cores two threads of the tiny model
+    # fell from 4,800 to 270 tokens/s. Spinning briefly costs nothing alone (4,900).
+    return {"GOMP_SPINCOUNT": "3000", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def die_with_parent() -> None:

@@ -45,7 +45,7 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
     gpus = visible_gpus() if config.engine.device == "auto" else 0
     nproc = config.nproc or max(1, gpus)
     validate_processes(config, nproc)
-    _check_inputs(config)
+    check_inputs(config)
     environment = {} if gpus else {"DS_ACCELERATOR": "cpu"}
     with open_run(config, ["agentworld", "train", *overrides]) as run_dir, _signals_interrupt():
         (run_dir / STOP_FILE).unlink(missing_ok=True)  # it stopped the start before this one
@@ -138,7 +138,7 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
     return evaluated == (sha256_file(handoff) if handoff.is_file() else None)
 
 
-def _check_inputs(config: Config) -> None:
+def check_inputs(config: Config) -> None:
     """Refuse inputs that are not there, before the run directory is made or anything in it deleted."""
     for path in map(Path, config.data.trajectories):
         if not path.is_file():
@@ -203,12 +203,18 @@ def _heading(config: Config, step: str) -> str:
 
 
 def _explain(step: str, folder: Path, outcome: Outcome) -> None:
-    if outcome.rank is None:
+    if outcome.code in (0, STOPPED):
         return
-    where = "its error stands above" if outcome.rank == 0 else f"its error stands in {folder}/rank{outcome.rank}.log"
-    if outcome.killed_by is not None:
-        where = f"it was killed by signal {outcome.killed_by} (9: often a lack of memory); resume=true continues"
-    print(f"agentworld: error: {step} failed on rank {outcome.rank}; {where}", file=sys.stderr, flush=True)
+    if outcome.rank is None:  # srun gives the others a signal, too: its own lines say which task ended first
+        what, where = "failed", f"srun names the task above; its error stands above or in {folder}/rank<task>.log"
+    else:
+        what = f"failed on rank {outcome.rank}"
+        where = (
+            "its error stands above" if outcome.rank == 0 else f"its error stands in {folder}/rank{outcome.rank}.log"
+        )
+        if outcome.killed_by is not None:
+            where = f"it was killed by signal {outcome.killed_by} (9: often a lack of memory); resume=true continues"
+    print(f"agentworld: error: {step} {what}; {where}", file=sys.stderr, flush=True)
 
 
 def _continuation(config: Config, overrides: Sequence[str]) -> str:
@@ -219,7 +225,8 @@ def _continuation(config: Config, overrides: Sequence[str]) -> str:
 
 @contextmanager
 def _signals_interrupt() -> Iterator[None]:
-    """Outside the stages, SIGTERM and SIGUSR1 end the work as Ctrl-C does; `launch` has its own way while ranks run."""
+    """Outside the stages, SIGTERM and SIGUSR1 end the work as Ctrl-C does, the first of them; `launch` has its own way
+    while ranks run."""
     before = {signum: signal.signal(signum, _interrupt) for signum in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         yield
@@ -229,6 +236,8 @@ def _signals_interrupt() -> Iterator[None]:
 
 
 def _interrupt(signum: int, frame: object) -> None:
+    for other in (signal.SIGTERM, signal.SIGUSR1):  # SLURM may send both: the second must not cut the way out
+        signal.signal(other, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -29,7 +29,7 @@ from agentworld.train.compose import load_recipe, to_yaml
 from agentworld.train.config import STAGES, Config
 
 LOCK = ".lock"
-FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc")  # may differ between the starts of one run
+FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc", "cluster.")  # may differ between the starts of one run
 
 
 def write_text(path: Path, text: str) -> None:

@@ -20,6 +20,7 @@ from agentworld.train.config import Config
 def main(arguments: list[str]) -> int:
     """Run the stage and return the exit code."""
     run_dir, stage = Path(arguments[0]), arguments[1]
+    defect = run_dir / f"error-{stage.replace(':', '-')}-rank{os.environ.get('RANK', '0')}.log"
     stop.install()
     launch.die_with_parent()
     try:
@@ -31,12 +32,13 @@ def main(arguments: list[str]) -> int:
         say(f"error: {error}")
         return 2 if isinstance(error, RequestError) else 1
     except Exception as error:  # the last frame: anything else is a defect, kept whole in a file
-        path = run_dir / f"error-{stage.replace(':', '-')}-rank{os.environ.get('RANK', '0')}.log"
-        path.write_text(traceback.format_exc())
-        say(f"error: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''} (traceback in {path})")
+        defect.write_text(traceback.format_exc())
+        first_line = (str(error).splitlines() or [""])[0]
+        say(f"error: {type(error).__name__}: {first_line} (traceback in {defect})")
         if os.environ.get("AGENTWORLD_DEBUG") == "1":
             traceback.print_exc()
         return 1
+    defect.unlink(missing_ok=True)  # of an earlier start
     return 0
 
 
@@ -46,10 +48,14 @@ def run_stage(config: Config, run_dir: Path, stage: str) -> None:
     from agentworld.train import base, cpt, engine, evaluate, rl, sft
 
     engine.start_rank(config.engine)
-    if stage.startswith("evaluate:"):
-        evaluate.run(config, run_dir, stage.removeprefix("evaluate:"))
-    else:
-        {"base": base, "cpt": cpt, "sft": sft, "rl": rl}[stage].run(config, run_dir)
+    try:
+        if stage.startswith("evaluate:"):
+            evaluate.run(config, run_dir, stage.removeprefix("evaluate:"))
+        else:
+            {"base": base, "cpt": cpt, "sft": sft, "rl": rl}[stage].run(config, run_dir)
+    except stop.StoppedError:
+        engine.leave()  # all ranks stop together
+        raise
     engine.leave()
 
 
