@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from agentworld.data.schema import System, Trajectory, Turn
-from agentworld.data.secret_patterns import FINDERS, KINDS, MARK, Finder, outline
+from agentworld.data.secret_patterns import FINDERS, KINDS, MARK, outline
 
 __all__ = ["KINDS", "redact"]
 
@@ -37,6 +37,8 @@ _KEPT_OR_LETTER = re.compile(r"(\\+[nrt])|[A-Za-z0-9]")
 _USED = re.compile(
     rf"{MARK}(\d{{1,6}})|redacted-(\d{{1,6}})@example\.com|000[ )-]{{1,2}}0[0 -]{{3,10}}(\d{{1,6}})(?!\d)"
 )
+
+_BETWEEN = "\n\0\n"
 
 Span = tuple[int, int, str]  # start, end, kind
 
@@ -60,12 +62,11 @@ class _Placeholders:
 def redact(trajectory: Trajectory) -> tuple[Trajectory, Counter[str]]:
     """The trajectory without personal data and secrets, and how many occurrences of each kind were replaced."""
     texts = list(_texts(trajectory))
-    whole = "\0".join(texts)
-    of_all = outline(whole)
-    finders = [finder for finder in FINDERS if finder.applies(of_all)]
-    found = [_spans(text, finders) for text in texts]
-    if not any(found):
+    whole = _BETWEEN.join(texts)
+    spans = _spans(whole)
+    if not spans:
         return trajectory, Counter()
+    found = _by_text(spans, texts)
     phones, values = _known_values(texts, found)
     placeholders, counts = _Placeholders(whole), Counter()
     redacted = []
@@ -99,17 +100,31 @@ def _with_texts(trajectory: Trajectory, texts: list[str]) -> Trajectory:
     return replace(trajectory, system=system, turns=[Turn(action, seen, turn.meta) for action, seen, turn in pairs])
 
 
-def _spans(text: str, finders: list[Finder]) -> list[Span]:
+def _spans(text: str) -> list[Span]:
     """What the finders find, in order; where two overlap, the earlier finder's."""
     taken: list[Span] = []
-    if not finders or not text:
-        return taken
     of_text = outline(text)
-    for finder in finders:
+    for finder in FINDERS:
         if finder.applies(of_text):
-            found = [(start, end, finder.kind) for start, end in finder.find(text)]
-            taken = _merged(taken, found)
+            taken = _merged(taken, [(start, end, finder.kind) for start, end in finder.find(text)])
     return taken
+
+
+def _by_text(spans: list[Span], texts: list[str]) -> list[list[Span]]:
+    """The spans of the joined texts as spans of each; no pattern matches across what is between two."""
+    found: list[list[Span]] = []
+    begin = place = 0
+    for text in texts:
+        after = begin + len(text)
+        own = []
+        while place < len(spans) and spans[place][1] <= after:
+            start, end, kind = spans[place]
+            own.append((start - begin, end - begin, kind))
+            place += 1
+        found.append(own)
+        begin = after + len(_BETWEEN)
+    assert place == len(spans), "a match across two texts"
+    return found
 
 
 def _merged(spans: list[Span], more: list[Span]) -> list[Span]:

@@ -13,8 +13,6 @@ from agentworld.data import email_addresses
 MARK = "REDACTED"  # in each placeholder of a token, a key or a password
 KINDS = ("private_key", "token", "url_password", "email", "card", "phone")
 
-# After a letter or digit a token is part of a word; the n of an escaped newline, in JSON inside text, is none.
-_START = r"(?:(?<=\\[nrt])|(?<![A-Za-z0-9_-]))"
 _END = r"(?![A-Za-z0-9])"
 # (what a token begins with, what follows). The beginning is kept: it says what kind of key it is. Both together are 20
 # characters or more: see `Outline`.
@@ -46,7 +44,7 @@ _PREFIXED = (
     ("AGE-SECRET-KEY-1", r"[0-9A-Z]{58}"),
     ("eyJ", r"[\w-]{17,2000}\.eyJ[\w-]{10,8000}\.[\w-]{10,2000}"),  # JSON web tokens (RFC 7519)
 )
-_TELEGRAM = re.compile(r"(?<![A-Za-z0-9_-])\d{8,10}:(AA[\w-]{33})(?![\w-])")
+_TELEGRAM = re.compile(r"\d{8,10}:(AA[\w-]{33})(?![\w-])")
 _HEADER = re.compile(r"(?i:bearer|basic|authorization[\"'\\]{0,4}:\s?[\"'\\]{0,4}token) ([\w.~+/-]{20,4000}={0,2})")
 _ASSIGNED = re.compile(r"[:=][\"'\\ ]{0,5}([A-Za-z0-9+/~-]{20,128}={0,2})(?![\w.(\[/])")
 _SECRET_NAME = re.compile(r"(?i:(?:api|access|auth|client|secret)[_-]?(?:key|token|secret))[\"'\\]{0,4}\s?$")
@@ -141,8 +139,11 @@ def _matches(pattern: re.Pattern[str], holds: Callable[[re.Match[str]], bool]) -
     return find
 
 
-def _is_secret(match: re.Match[str]) -> bool:
-    return not is_placeholder(match[match.re.groups])
+def _is_token(match: re.Match[str]) -> bool:
+    """After a letter or digit it is part of a word; the n of an escaped newline, in JSON inside text, is none."""
+    before = match.string[max(0, match.start() - 2) : match.start()]
+    inside = before[-1:].isalnum() or before.endswith(("_", "-"))
+    return (not inside or before in ("\\n", "\\r", "\\t")) and not is_placeholder(match[match.re.groups])
 
 
 def _is_random(match: re.Match[str]) -> bool:
@@ -195,16 +196,16 @@ def _has_shape(*shapes: bytes) -> Callable[[Outline], bool]:
 def _token_finders() -> Iterator[Finder]:
     for prefixes, rest in _PREFIXED:
         hints = tuple(prefixes.split())
-        pattern = re.compile(f"{_START}(?:{'|'.join(map(re.escape, hints))})({rest}){_END}")
+        pattern = re.compile(f"(?:{'|'.join(map(re.escape, hints))})({rest}){_END}")
         whole = any(hint.encode()[-1:] not in _WORD for hint in hints)
-        yield Finder("token", (_holds if whole else _holds_run)(*hints), _matches(pattern, _is_secret))
+        yield Finder("token", (_holds if whole else _holds_run)(*hints), _matches(pattern, _is_token))
 
 
 _LONG_DIGITS = (b"000000000000000", b"0000-0000-0000-0000", b"0000-000000-00000")
 FINDERS = (
     Finder("private_key", _holds("PRIVATE KEY"), _matches(_PEM, lambda match: MARK not in match[1])),
     *_token_finders(),
-    Finder("token", _holds(":AA"), _matches(_TELEGRAM, _is_secret)),
+    Finder("token", _holds(":AA"), _matches(_TELEGRAM, _is_token)),
     Finder("token", _holds("earer ", "EARER ", "asic ", "ASIC ", "oken ", "OKEN "), _matches(_HEADER, _is_random)),
     Finder("token", _holds("=", ":"), _matches(_ASSIGNED, _is_assigned)),
     Finder("url_password", _holds("://"), _matches(_URL, _is_password)),
