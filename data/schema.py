@@ -46,6 +46,11 @@ class Turn:
     observation: str
     meta: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def is_target(self) -> bool:
+        """Whether a model may be asked to predict this observation."""
+        return "context_only" not in self.meta
+
 
 @dataclass(frozen=True)
 class Trajectory:

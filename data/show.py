@@ -97,7 +97,9 @@ def look(trajectory: Trajectory, source: Source, mask: str | None = None) -> Vie
     """
     mask = mask or (source.path.stem if source.in_run and source.path.stem in MASKS else "cpt")
     traces = _traces(source, trajectory.id) if mask == "sft" else {}
-    chosen = {"cpt": None, "sft": min(traces, default=None), "rl": one_turn(trajectory, source.seed)}[mask]
+    chosen = min(traces, default=None)
+    if mask == "rl" and any(turn.is_target for turn in trajectory.turns):
+        chosen = one_turn(trajectory, source.seed)
     versions = {"cpt": CPT_VERSION, "sft": sft_version(trajectory.id, source.seed), "rl": RL_VERSION}
     system = system_prompt(trajectory, versions[mask], source.settings.prompt_set)
     turns = turn_views(trajectory, source)
@@ -220,6 +222,8 @@ def what_carries_loss(view: View) -> str:
         off = "" if view.source.settings.mask.enabled else " (data.mask.enabled=false: the mask masks nothing)"
         said = f"{len(kept)} of {len(view.turns)} observations carry loss, {characters:,} of {total:,} characters{off}"
         return said
+    if view.mask == "rl" and view.chosen is None:
+        return "no turn may be predicted: all are history only"
     if view.mask == "rl":
         return f"turn #{view.chosen} is drawn; what the model answers there carries loss, never the text shown here"
     if view.chosen is None:

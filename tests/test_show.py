@@ -34,7 +34,7 @@ SMALL = Trajectory("id\u202e2", "terminal", "here", "group", SYSTEM, TURNS)
 SHOWN = """\
 trajectory id⟨U+202E⟩2
 domain terminal, source here, split group group, 3 turns
-mask cpt, seed 0, default settings: 2 of 3 observations carry loss, 17 of 25 characters
+mask cpt, seed 0, default settings: 1 of 3 observations carry loss, 17 of 25 characters
 
 system prompt v1 of set brief
     │ A shell.
@@ -57,7 +57,7 @@ turn #1  boilerplate  context, no loss
   observation
     │ hi there
 
-turn #2  other  carries loss
+turn #2  other  context, no loss
   overlap 0.00  novelty 0.00  Jaccard 0.00  length ratio 0.00  keep ratio 1.00
   context_only: time-out⟨LF⟩of the harness
   action

@@ -36,7 +36,7 @@ def test_shares_by_domain_and_category(tmp_path):
     assert found.shares == {
         ("terminal", "echo"): share(ECHO, 40, echoes),
         ("terminal", "transform"): share(TRANSFORM, 40, transforms),
-        ("mcp", "retrieval"): share(RETRIEVAL, 2, 2, context=2),
+        ("mcp", "retrieval"): share(RETRIEVAL, 2, 0, context=2),
         ("mcp", "echo"): share(ECHO, 1, int(draws.uniform("mask", 5, "m", 1) < 0.05)),
     }
     assert found.trajectories == {"terminal": 40, "mcp": 1}
@@ -66,8 +66,8 @@ def test_the_table_is_printed_in_a_pipe(tmp_path, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert " ".join(lines[0]) == f"{path}: 1 trajectories, 3 turns, 2 of them context only; seed 0"
     assert ["mcp", "echo", "1", "0.0", "%", "0", "17", "0.0", "%"] in lines
-    assert ["mcp", "retrieval", "2", "100.0", "%", "2", "32", "100.0", "%"] in lines
-    assert ["mcp", "all", "of", "1", "trajectories", "3", "66.7", "%", "2", "49", "65.3", "%"] in lines
+    assert ["mcp", "retrieval", "2", "0.0", "%", "2", "32", "0.0", "%"] in lines
+    assert ["mcp", "all", "of", "1", "trajectories", "3", "0.0", "%", "2", "49", "0.0", "%"] in lines
     assert ["turns", "of", "a", "trajectory", "3", "3", "3"] in lines
     assert ["characters", "of", "a", "trajectory", "76", "76", "76"] in lines  # 2 x (5 + 16) + 17 + 17
     assert ["characters", "of", "an", "observation", "16", "17", "17"] in lines
