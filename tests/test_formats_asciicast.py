@@ -1,5 +1,6 @@
 """asciicast recordings: what a real bash answered is what the imported turns hold, and every trap has its test."""
 
+import codecs
 import fcntl
 import json
 import os
@@ -101,28 +102,37 @@ def record(commands: list[str], folder: Path, inputs: bool, editor: bool = True)
         os.execvpe("bash", shell, environment | {"PS1": r"\[\e[32m\]me@box\[\e[0m\]:\w$ "})
     cast = Cast({"version": 2, "width": 80, "height": 24}, inputs)
 
-    def read(until: str) -> None:
+    decode = codecs.getincrementaldecoder("utf-8")().decode  # a read may end inside a character
+
+    def comes(seconds: float) -> bool:
+        return bool(select.select([terminal], [], [], seconds)[0])
+
+    def read() -> str:
+        data = decode(os.read(terminal, 65536)) if comes(5) else ""
+        cast.show(data)
+        return data.replace("\x1b[32m", "").replace("\x1b[0m", "")
+
+    def read_until(end: str) -> None:
+        """However the shell cuts its writes, and until nothing follows."""
         seen = ""
-        while not seen.endswith(until) and select.select([terminal], [], [], 5)[0]:
-            data = os.read(terminal, 65536).decode()
-            cast.show(data)
-            seen += data.replace("\x1b[32m", "").replace("\x1b[0m", "")
+        while not seen.endswith(end) or comes(0.02):
+            new = read()
+            assert new, "the shell does not answer"
+            seen += new
 
     try:
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        read(PROMPT)
+        read_until(PROMPT)
         for command in commands:
             for char in command:
                 cast.now += 0.1
                 cast.key(char, 0.0) if inputs else None
                 os.write(terminal, char.encode())
-                read("")
-                if select.select([terminal], [], [], 0.002)[0]:
-                    read("")
+                read()  # its echo
             cast.now += 0.1
             cast.key("\r", 0.0) if inputs else None
             os.write(terminal, b"\r")
-            read(PROMPT)
+            read_until(PROMPT)
     finally:
         os.close(terminal)
         os.waitpid(pid, 0)
