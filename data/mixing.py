@@ -97,15 +97,15 @@ def balance(trajectory_tokens: int, shares: Sequence[float], available: Sequence
     is concave in the total, so Newton's iteration from the largest total (no source is short) comes down to the root,
     and a source that has enough on the way never becomes short again.
     """
-    short = set(range(len(shares)))
     total = trajectory_tokens / (1 - math.fsum(shares))
+    short = {k for k, share in enumerate(shares) if available[k] < share * total}
     while True:
-        found = {k for k in short if available[k] < shares[k] * total}
-        full = math.fsum(share for k, share in enumerate(shares) if k not in found)
-        total = (trajectory_tokens + sum(available[k] for k in found)) / (1 - full)
-        if found == short:
+        full = math.fsum(share for k, share in enumerate(shares) if k not in short)
+        total = (trajectory_tokens + sum(available[k] for k in short)) / (1 - full)
+        still_short = {k for k in short if available[k] < shares[k] * total}
+        if still_short == short:
             return [available[k] if k in short else share * total for k, share in enumerate(shares)]
-        short = found
+        short = still_short
 
 
 @dataclass(frozen=True, order=True)
