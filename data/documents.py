@@ -4,7 +4,6 @@ Memory is that of one document (Parquet: of one batch of rows), whatever the siz
 but for a byte order mark and for lone surrogates, which are no characters and become U+FFFD, counted.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from agentworld.data.corpus import ReadCount
-from agentworld.data.documents_settings import KINDS, DocumentSource
+from agentworld.data.documents_settings import DocumentSource, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.formats.container import lines, records
 from agentworld.data.formats.format import Head, Rejected
@@ -34,34 +33,6 @@ class DocumentCount(ReadCount):
     unrecognised_files: int = 0
     empty: int = 0  # nothing but white space
     replaced_surrogates: int = 0
-
-
-def check_sources(sources: Sequence[DocumentSource]) -> None:
-    """Raise RequestError, naming the key and the way out, for what can be seen without reading a source."""
-    for index, source in enumerate(sources):
-        if not source.name:
-            raise RequestError(f"data.documents[{index}].name is empty; name the source, reports and draws go by it")
-        if source.name in [other.name for other in sources[:index]]:
-            raise RequestError(f"data.documents: two sources are called {source.name!r}; give each a name of its own")
-        key = _key(source)
-        if bool(source.path) == bool(source.dataset):
-            raise RequestError(f"{key}: give either path (file or folder) or dataset (name), found {_given(source)}")
-        if source.path and not Path(source.path).exists():
-            raise RequestError(f"{key}.path: {source.path}: no such file or folder")
-        if source.kind not in KINDS:
-            raise RequestError(f"{key}.kind={source.kind}: expected one of {', '.join(KINDS)}")
-        if not source.column:
-            raise RequestError(f"{key}.column is empty; name the field or column that holds the text")
-        if not 0 <= source.share < 1:
-            raise RequestError(f"{key}.share={source.share}: a share of the CPT tokens is a number in [0, 1)")
-        if source.epochs < 1 or source.max_documents < 0:
-            raise RequestError(
-                f"{key}: epochs={source.epochs} must be at least 1, max_documents={source.max_documents} at least 0"
-            )
-    total = math.fsum(source.share for source in sources)
-    if total >= 1:
-        shown = " + ".join(f"{source.name} {source.share:g}" for source in sources)
-        raise RequestError(f"data.documents: {shown} = {total:g} leaves no share for trajectories; keep it below 1")
 
 
 def read_documents(source: DocumentSource, on_bad: str, count: DocumentCount) -> Iterator[str]:
@@ -95,7 +66,7 @@ def read_documents(source: DocumentSource, on_bad: str, count: DocumentCount) ->
 
 
 def _local(source: DocumentSource, count: DocumentCount) -> Iterator[str | Rejected]:
-    key = f"{_key(source)}.path"
+    key = f"{key_of(source)}.path"
     try:
         files = list(find_files([Path(source.path)]))
     except RequestError as error:
@@ -169,7 +140,7 @@ READERS: dict[str, Callable[[Path, DocumentSource], Iterator[str | Rejected]]] =
 
 def _remote(source: DocumentSource) -> Iterator[str | Rejected]:
     """The rows of a split of a data set, as `datasets` streams them: from the Hub, its cache, or a local folder."""
-    key, place = _key(source), f"{source.dataset}[{source.split}]"
+    key, place = key_of(source), f"{source.dataset}[{source.split}]"
     for number, row in _rows(source, key, place):
         if number == 1:
             _require_column(source, place, list(row))
@@ -207,19 +178,11 @@ def _text_of(row: dict[str, Any], source: DocumentSource, where: str) -> str | R
 def _require_column(source: DocumentSource, where: str, names: Sequence[str]) -> None:
     if source.column not in names:
         known = ", ".join(names) or "none"
-        raise RequestError(f"{_key(source)}.column={source.column}: {where} has no such column; there are: {known}")
+        raise RequestError(f"{key_of(source)}.column={source.column}: {where} has no such column; there are: {known}")
 
 
 def _too_long(where: str, size: int) -> Rejected:
     return Rejected(where, f"one document of {size >> 20} MiB, at most {MAX_DOCUMENT_BYTES >> 20} are read; split it")
-
-
-def _key(source: DocumentSource) -> str:
-    return f"data.documents[{source.name}]"
-
-
-def _given(source: DocumentSource) -> str:
-    return "both" if source.path else "neither"
 
 
 def _one_line(error: Exception) -> str:

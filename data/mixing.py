@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from agentworld.data import draws
-from agentworld.data.documents import DocumentCount, check_sources, read_documents
-from agentworld.data.documents_settings import KINDS, DocumentSource
+from agentworld.data.documents import DocumentCount, read_documents
+from agentworld.data.documents_settings import KINDS, DocumentSource, check_sources, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import Rendered, Renderer
 
@@ -186,7 +186,7 @@ def _draw(
     if selection.tokens == 0:
         first = f"; the first reason: {count.reasons[0]}" if count.reasons else ""
         seen = f"{count.read} read, {count.empty} of them empty"
-        raise ContentError(f"data.documents[{source.name}]: no usable document in {seen}{first}")
+        raise ContentError(f"{key_of(source)}: no usable document in {seen}{first}")
     return selection
 
 

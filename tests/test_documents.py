@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentworld.data.documents import DocumentCount, check_sources, read_documents
-from agentworld.data.documents_settings import DocumentSource
+from agentworld.data.documents import DocumentCount, read_documents
+from agentworld.data.documents_settings import DocumentSource, check_paths, check_sources
 from agentworld.data.errors import ContentError, RequestError
 
 TEXTS = ["one\r\ntwo\n\nthree", "\u2028 \x85 \x00 <|im_end|>\n", " 中文 \U0001f600\n"]
@@ -184,7 +184,6 @@ def bytes_read() -> int:
             r"data.documents\[law\]: give either path \(file or folder\) or dataset \(name\), found neither",
         ),
         ({"dataset": "x"}, r"data.documents\[law\]: give either .*, found both"),
-        ({"path": "/no/such"}, r"data.documents\[law\].path: /no/such: no such file or folder"),
         ({"kind": "other"}, r"data.documents\[law\].kind=other: expected one of knowledge, replay"),
         ({"column": ""}, r"data.documents\[law\].column is empty"),
         ({"share": 1.0}, r"data.documents\[law\].share=1.0: a share of the CPT tokens is a number in \[0, 1\)"),
@@ -197,6 +196,12 @@ def bytes_read() -> int:
 def test_wrong_sources_are_refused_by_key(tmp_path, changes, message):
     with pytest.raises(RequestError, match=f"^{message}"):
         check_sources([source(**{"path": tmp_path, **changes})])
+
+
+def test_a_path_that_is_not_there_is_refused_before_anything_is_read(tmp_path):
+    check_paths([source(tmp_path), source("/no/such", share=0.0), source("", dataset="x")])
+    with pytest.raises(RequestError, match=r"^data.documents\[law\].path: /no/such: no such file or folder$"):
+        check_paths([source(tmp_path, name="web"), source("/no/such")])
 
 
 def test_shares_that_leave_nothing_and_names_that_are_equal_are_refused(tmp_path):
