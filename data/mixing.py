@@ -3,7 +3,7 @@
 All trajectories are used; each source gives documents until it holds its share of the whole. A document is drawn by a
 hash of its text, so that neither the order of files and rows nor another source changes what is drawn, and equal
 documents of a source count once. Reading is one pass: of the documents seen so far only the first in the order of their
-draws are kept, as many as reach the share, and their ids lie in a temporary file. Memory is some hundred bytes a kept
+draws are kept, as many as reach the share, and their ids lie in a temporary file. Memory is about 300 bytes a kept
 document, whatever the size of the source, and what cannot be among the first is not even tokenized.
 """
 
@@ -108,7 +108,7 @@ def balance(trajectory_tokens: int, shares: Sequence[float], available: Sequence
         short = still_short
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, slots=True)
 class _Document:
     """`draw` orders; the ids of the document are `tokens` numbers at `offset` of the spool."""
 

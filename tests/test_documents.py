@@ -141,6 +141,20 @@ def test_a_data_set_gives_what_its_files_hold(tmp_path):
         read("", dataset=str(tmp_path))
 
 
+def test_a_data_set_is_asked_for_by_configuration_and_revision(tmp_path, monkeypatch):
+    write_lines(tmp_path / "old.jsonl", ["1900"])
+    write_lines(tmp_path / "new.jsonl", ["2000"])
+    entries = (f"- config_name: {name}\n  data_files: {name}.jsonl\n" for name in ("old", "new"))
+    (tmp_path / "README.md").write_text(f"---\nconfigs:\n{''.join(entries)}---\n")
+    assert read("", dataset=str(tmp_path), config="new")[0] == ["2000"]
+    with pytest.raises(RequestError, match=r"cannot be opened: .*'old', 'new'"):
+        read("", dataset=str(tmp_path))
+    asked = []
+    monkeypatch.setattr("datasets.load_dataset", lambda *args, **named: asked.append((args, named)) or [{"text": "x"}])
+    assert read("", dataset="a/b", revision="v2", split="dev")[0] == ["x"]
+    assert asked == [(("a/b", None), {"split": "dev", "revision": "v2", "streaming": True})]
+
+
 def test_a_data_set_that_breaks_off_stops_even_where_damage_is_skipped(tmp_path):
     write_parquet(tmp_path / "train-0.parquet", ["a", None])
     (tmp_path / "train-1.parquet").write_bytes(b"PAR1 no more")
