@@ -50,8 +50,11 @@ def example(trajectory: Trajectory, index: int) -> Example:
 
 
 def one_turn(trajectory: Trajectory, seed: int) -> int:
-    """The one turn that a trajectory gives (arXiv:2606.24597 section 3.1.2): uniform, the same on every call."""
-    return draws.choice(len(trajectory.turns), "one-turn", seed, trajectory.id)
+    """The one turn that a trajectory gives (arXiv:2606.24597 section 3.1.2): uniform over its targets, the same on
+    every call. `filters.apply` has dropped trajectories without a target."""
+    targets = [index for index, turn in enumerate(trajectory.turns) if turn.is_target]
+    assert targets, f"{trajectory.id} has no turn that may be predicted"
+    return targets[draws.choice(len(targets), "one-turn", seed, trajectory.id)]
 
 
 def select_examples(trajectories: Sequence[Trajectory], count: int, seed: int) -> list[Example]:

@@ -3,34 +3,38 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from agentworld.data import cleaning
 from agentworld.data.schema import Trajectory
 
 
 @dataclass(frozen=True)
 class FilterCount:
-    """Trajectories unless named turns; read = kept + too_short + duplicates."""
+    """Trajectories unless named turns; read = kept + too_short + without_target + duplicates."""
 
     read: int
     empty_action_turns: int
     too_short: int
+    without_target: int
     duplicates: int
     kept: int
 
 
 def apply(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Trajectory], FilterCount]:
-    """Strip empty actions, then drop what is too short, then exact duplicates."""
+    """Strip empty actions, then drop what is too short or holds no target, then exact duplicates."""
     stripped, empty_action_turns = strip_empty_actions(trajectories)
     long_enough, too_short = drop_short(stripped, min_turns)
-    kept, duplicates = drop_duplicates(long_enough)
-    return kept, FilterCount(len(trajectories), empty_action_turns, too_short, duplicates, len(kept))
+    with_target = [t for t in long_enough if any(turn.is_target for turn in t.turns)]
+    without_target = len(long_enough) - len(with_target)
+    kept, duplicates = drop_duplicates(with_target)
+    return kept, FilterCount(len(trajectories), empty_action_turns, too_short, without_target, duplicates, len(kept))
 
 
 def strip_empty_actions(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
     """Take out turns whose action is blank; returns the trajectories, some maybe without turns, and the turns taken."""
-    kept = [replace(t, turns=[turn for turn in t.turns if turn.action.strip()]) for t in trajectories]
-    return kept, sum(len(t.turns) for t in trajectories) - sum(len(t.turns) for t in kept)
+    stripped = [cleaning.strip_empty_actions(trajectory) for trajectory in trajectories]
+    return [trajectory for trajectory, _ in stripped], sum(count for _, count in stripped)
 
 
 def drop_short(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Trajectory], int]:

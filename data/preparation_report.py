@@ -12,8 +12,9 @@ def format_report(report: dict[str, Any]) -> str:
 
 def _lines(report: dict[str, Any]) -> Iterator[str]:
     read, filters = report["read"], report["filters"]
+    yield f"trajectories  {read['read']} read, {read['rejected']} rejected"
     yield (
-        f"trajectories  {read['read']} read, {read['rejected']} rejected; filters: {filters['too_short']} too short, "
+        f"filters       {filters['too_short']} too short, {filters['without_target']} without a target, "
         f"{filters['duplicates']} duplicates, {filters['empty_action_turns']} turns without action; "
         f"{filters['kept']} kept"
     )
@@ -21,6 +22,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     pools = (f"{name} {pool['trajectories']} ({pool['turns']} turns)" for name, pool in report["pools"].items())
     yield "pools         " + ", ".join(pools)
     yield from _mask(report["mask"])
+    yield from _instructions(report["instructions"])
     yield from _teacher(report["teacher"]["sft"])
     yield f"rows          {'':12}  rows  fill  documents    tokens  trained  dropped documents, tokens  labels lost"
     for name, row in report["rows"].items():
@@ -51,10 +53,23 @@ def _mask(mask: dict[str, Any]) -> Iterator[str]:
         f"CPT loss mask {effect or 'on, '}keeps {_percent(kept, turns)} of {turns} turns, "
         f"{_percent(kept_characters, characters)} of characters"
     )
+    if mask["context_only_turns"]:
+        yield f"              {mask['context_only_turns']} more turns are history only: words of the harness"
     for name, c in categories.items():
         yield (
             f"              {name:12} {_percent(c['turns'], turns):>6} of turns, "
             f"{_percent(c['kept_turns'], c['turns'])} of them kept"
+        )
+
+
+def _instructions(told: dict[str, Any]) -> Iterator[str]:
+    if not told["share"]:
+        return
+    for stage in ("cpt", "rl"):
+        count = told[stage]
+        yield (
+            f"instructions  {stage}: {count['controlled']} controlled, {count['search']} search, {count['own']} of the "
+            f"source; {count['no_rule']} drawn without a rule, {count['none']} without one"
         )
 
 

@@ -44,6 +44,7 @@ from agentworld.data.rows import (
 from agentworld.data.schema import Trajectory, write_jsonl
 from agentworld.data.settings import DataSettings
 from agentworld.data.sft_samples import SftSample, Teacher, choose_samples
+from agentworld.data.simulation import count_instructions
 from agentworld.data.splits import split_pools
 from agentworld.data.system_prompts import VERSIONS, sft_version, system_prompt
 from agentworld.data.tokenizer import adapt, check_vocab_size, train_tokenizer
@@ -242,12 +243,13 @@ def _render(
     (directory / "rows").mkdir()
     (directory / "prompts").mkdir()
     packed = {}
-    cpt, mask = cpt_documents(pools["cpt"], renderer, settings, seed)
+    share = settings.simulation_share
+    cpt, mask = cpt_documents(pools["cpt"], renderer, settings, seed, share)
     cpt_heldout, _ = cpt_documents(pools["eval"], renderer, settings, seed)
     stages = {
         "cpt": (cpt, pack_splitting, settings.cpt_row_tokens),
         "cpt_heldout": (cpt_heldout, pack_splitting, settings.cpt_row_tokens),
-        "sft": (sft_documents(samples["sft"], renderer, settings, seed), pack_whole, settings.sft_row_tokens),
+        "sft": (sft_documents(samples["sft"], renderer, settings, seed, share), pack_whole, settings.sft_row_tokens),
         "sft_heldout": (sft_documents(samples["eval"], renderer, settings, seed), pack_whole, settings.sft_row_tokens),
     }
     for name, (documents, pack, row_tokens) in stages.items():
@@ -258,4 +260,9 @@ def _render(
         packed[name] = packing_report(count)
     prompts, prompt_count = rl_prompts(pools["rl"], renderer, settings, seed)
     write_prompts(directory / "prompts" / "rl.parquet", prompts)
-    return {"mask": mask, "rows": packed, "rl": prompt_count}
+    told = {
+        "share": share,
+        "cpt": count_instructions(((t, len(t.turns) - 1) for t in pools["cpt"]), seed, share).to_dict(),
+        "rl": count_instructions(((item.trajectory, item.index) for item, _ in prompts), seed, share).to_dict(),
+    }
+    return {"mask": mask, "rows": packed, "rl": prompt_count, "instructions": told}

@@ -16,6 +16,7 @@ from agentworld.data.render import Rendered, Renderer
 from agentworld.data.schema import Trajectory
 from agentworld.data.settings import DataSettings
 from agentworld.data.sft_samples import SftSample, holds_tag
+from agentworld.data.simulation import instructed
 from agentworld.data.system_prompts import EVALUATION_VERSION, sft_version, system_prompt
 
 CPT_VERSION, RL_VERSION = EVALUATION_VERSION["cpt"], EVALUATION_VERSION["rl"]
@@ -34,36 +35,47 @@ PROMPT_SCHEMA = pa.schema(
 
 
 def cpt_documents(
-    trajectories: Sequence[Trajectory], renderer: Renderer, settings: DataSettings, seed: int
+    trajectories: Sequence[Trajectory], renderer: Renderer, settings: DataSettings, seed: int, share: float = 0.0
 ) -> tuple[list[Rendered], dict[str, Any]]:
     """Each trajectory as one conversation whose kept turns carry loss, and the shares of the mask's categories.
 
-    The shares say what the mask keeps whether or not it is enabled; without it every turn carries loss.
+    The shares are those of the turns that may be targets, and say what the mask keeps whether or not it is enabled;
+    without it every such turn carries loss.
+
+    Args:
+        share: of the trajectories with a simulation instruction, here on their last turn; 0 for held-out rows.
     """
     names = ("turns", "characters", "kept_turns", "kept_characters")
     shares = {category: dict.fromkeys(names, 0) for category in masking.CATEGORIES}
-    documents = []
+    documents, context_only = [], 0
     for trajectory in trajectories:
         trained = []
         for index, turn in enumerate(trajectory.turns):
+            if not turn.is_target:
+                context_only += 1
+                trained.append(False)
+                continue
             category = masking.category(turn.action, turn.observation)
             keep = masking.keeps_loss(category, settings.mask.keep, seed, trajectory.id, index)
             for name, value in zip(names, (1, len(turn.observation), keep, keep * len(turn.observation)), strict=True):
                 shares[category][name] += value
             trained.append(keep or not settings.mask.enabled)
-        system = system_prompt(trajectory, CPT_VERSION, settings.prompt_set)
+        told = instructed(trajectory, len(trajectory.turns) - 1, seed, share)
+        system = system_prompt(told, CPT_VERSION, settings.prompt_set)
         documents.append(renderer.conversation(system, trajectory.turns, trained))
-    return documents, {"enabled": settings.mask.enabled, "categories": shares}
+    return documents, {"enabled": settings.mask.enabled, "categories": shares, "context_only_turns": context_only}
 
 
 def sft_documents(
-    samples: Iterable[SftSample], renderer: Renderer, settings: DataSettings, seed: int
+    samples: Iterable[SftSample], renderer: Renderer, settings: DataSettings, seed: int, share: float = 0.0
 ) -> list[Rendered]:
-    """Each sample in its trajectory's version of the system prompt, with its thought and the true observation."""
+    """Each sample in its trajectory's version of the system prompt, with its thought and the true observation; `share`
+    as in `cpt_documents`."""
     documents = []
     for sample in samples:
         trajectory, index = sample.example.trajectory, sample.example.index
-        system = system_prompt(trajectory, sft_version(trajectory.id, seed), settings.prompt_set)
+        told = instructed(trajectory, index, seed, share)
+        system = system_prompt(told, sft_version(trajectory.id, seed), settings.prompt_set)
         thinking, observation = sample.trace.thinking, sample.example.observation
         documents.append(renderer.final_turn(system, trajectory.turns, index, thinking, observation))
     return documents
@@ -85,7 +97,8 @@ def rl_prompts(
     shortest = None
     for trajectory in trajectories:
         item = example(trajectory, one_turn(trajectory, seed))
-        ids = renderer.prompt(system_prompt(trajectory, RL_VERSION, settings.prompt_set), trajectory.turns, item.index)
+        told = instructed(trajectory, item.index, seed, settings.simulation_share)
+        ids = renderer.prompt(system_prompt(told, RL_VERSION, settings.prompt_set), trajectory.turns, item.index)
         shortest = min(len(ids), shortest or len(ids))
         if len(ids) > settings.rl_prompt_tokens:
             count["too_long"] += 1

@@ -38,12 +38,18 @@ class Turn:
     """One action of the agent and what the environment answered, both verbatim.
 
     `meta` is JSON-able. Known keys: `deterministic` (bool: the observation follows from the session alone), `family`
-    (str: the kind of command, for reports).
+    (str: the kind of command, for reports), `context_only` (str: why this observation is history for later turns and
+    never a target, for example "time-out of the harness").
     """
 
     action: str
     observation: str
     meta: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_target(self) -> bool:
+        """Whether a model may be asked to predict this observation."""
+        return "context_only" not in self.meta
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,9 @@ class DataSettings:
     trajectories: list[str] = field(default_factory=list)  # JSONL files; empty = record
     on_bad: str = "fail"  # fail | skip: a damaged line stops the run, or is counted and skipped
     min_turns: int = 2  # shorter trajectories are dropped (arXiv:2606.24597 section 3.1.2)
+    # Share of the training trajectories with an instruction on the outcome of a turn, read off the truth; held-out rows
+    # and evaluation have none.
+    simulation_share: float = 0.0
     prompt_set: str = "brief"  # folder under data/prompts: a template a version, or <domain>/<version>.txt
     record: RecordSettings = field(default_factory=RecordSettings)
     split: SplitSettings = field(default_factory=SplitSettings)

@@ -81,6 +81,8 @@ def _correct_traces(trajectory: Trajectory, teacher: Teacher, count: TeacherCoun
     bare = [Turn(turn.action, turn.observation) for turn in trajectory.turns]
     correct = []
     for index, turn in enumerate(bare):
+        if not trajectory.turns[index].is_target:
+            continue
         count.turns += 1
         if holds_tag(turn.observation):
             count.unsayable += 1

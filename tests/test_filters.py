@@ -1,5 +1,7 @@
 """Filters drop what they name, keep the rest as it was, and count."""
 
+from dataclasses import replace
+
 from agentworld.data import filters
 from agentworld.data.schema import System, Trajectory, Turn
 
@@ -50,8 +52,9 @@ def test_filters_run_in_order_and_the_totals_add_up():
         trajectory("b", A, B),
         trajectory("c", A, ("", "?")),  # too short once stripped
         trajectory("d", B, C),
+        replace(trajectory("e", A, C), turns=[Turn(*turn, {"context_only": "time-out"}) for turn in (A, C)]),
     ]
     kept, count = filters.apply(given, 2)
     assert [t.id for t in kept] == ["a", "d"]
-    assert count == filters.FilterCount(read=4, empty_action_turns=2, too_short=1, duplicates=1, kept=2)
-    assert count.read == count.too_short + count.duplicates + count.kept
+    assert count == filters.FilterCount(5, empty_action_turns=2, too_short=1, without_target=1, duplicates=1, kept=2)
+    assert count.read == count.too_short + count.without_target + count.duplicates + count.kept

@@ -1,4 +1,4 @@
-"""System prompts: components go in verbatim, absent ones leave no trace, and versions belong to stages."""
+"""System prompts: components go in verbatim, absent ones leave no trace, styles compose, versions have stages."""
 
 import re
 from collections import Counter
@@ -6,12 +6,13 @@ from collections import Counter
 import pytest
 
 from agentworld.data import system_prompts
-from agentworld.data.errors import RequestError
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.schema import System, Trajectory, Turn
 from agentworld.data.system_prompts import (
     COMPONENTS,
     EVALUATION_VERSION,
     VERSIONS,
+    compose,
     prompt_sets,
     sft_version,
     system_prompt,
@@ -100,3 +101,26 @@ def test_an_unknown_set_or_version_is_named():
         system_prompt(trajectory(), "v0", "breif")
     with pytest.raises(RequestError, match="v12"):
         system_prompt(trajectory(), "v12", "brief")
+
+
+def test_composition_is_what_a_hand_writes():
+    text = "=== kind ===\nA well.\n\n=== rules ===\nIt is deep.\nIt is [[kind]] {0}.\nIt \\1 is dark.\n"
+    text += "=== shown ===\nA stone.\n>>> drop\n<<< plop\n\nplop\n---\nTwo.\n>>> a\nb\n<<< c\n"
+    style = "Be [[kind]]\n[[rules bullets 2]]\n[[rules numbered]]\n[[rules prose 2]]\n[[rules checklist 1]]\n"
+    style += "[[shown labelled 1]]\n[[shown dialogue]]\n[[ no reference ]] [x]"
+    assert compose(style, text, "here") == (
+        "Be A well.\n- It is deep.\n- It is [[kind]] {0}.\n"
+        "1. It is deep.\n2. It is [[kind]] {0}.\n3. It \\1 is dark.\n"
+        "It is deep. It is [[kind]] {0}.\n[ ] It is deep.\n"
+        "Demonstration 1. A stone.\nAction:\ndrop\nObservation:\nplop\n\nplop\n"
+        "Demonstration 1. A stone.\nThe agent sends\ndrop\nThe environment answers\nplop\n\nplop\n\n"
+        "Demonstration 2. Two.\nThe agent sends\na\nb\nThe environment answers\nc\n[[ no reference ]] [x]"
+    )
+    for reference, said in (
+        ("[[no]]", "no section no; there are kind"),
+        ("[[kind big]]", "no form big; there are lines"),
+        ("[[rules bullets 4]]", "has 3 items"),
+        ("[[rules bullets 0]]", "has 3 items"),
+    ):
+        with pytest.raises(ContentError, match=f"here: {re.escape(reference)}: .*{said}"):
+            compose(reference, text, "here")

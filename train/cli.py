@@ -58,6 +58,23 @@ line.
 example:
   agentworld record terminal --count 200 --seed 1 --out terminal.jsonl
 """
+IMPORT_HELP = """\
+Turns agent logs of any known format into trajectories, one a line. Files are recognised by their content; what gives no
+trajectory is counted with its place and the reason.
+
+example:
+  agentworld import logs/ --out mine.jsonl --report import.json
+  agentworld train recipe=smoke data.trajectories=[mine.jsonl]
+"""
+SHOW_HELP = """\
+Shows a trajectory: its turns, what the CPT mask makes of each, and as a page every token, trained or context.
+Characters that a screen would obey or hide are named.
+
+example:
+  agentworld show mine.jsonl
+  agentworld show runs/first/data/sft.jsonl --mask sft --html page.html
+  agentworld show mine.jsonl --stats --tokenizer models/base
+"""
 REPORT_HELP = """\
 Prints the table of a run (fidelity and reward after each stage, beside the baselines) and writes its report.json.
 
@@ -73,7 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return options.verb(options)
     except BrokenPipeError:  # the reader of a pipe (`| head`) has gone: a report is shown, a run is cut short
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return DONE if "report" in (sys.argv[1:] if arguments is None else arguments)[:1] else FAILED
+        verb = (sys.argv[1:] if arguments is None else arguments)[:1]
+        return DONE if verb in (["report"], ["show"]) else FAILED
     except KeyboardInterrupt:
         return _report_error("interrupted", INTERRUPTED)
     except RequestError as error:
@@ -122,6 +140,29 @@ def record(options: argparse.Namespace) -> int:
     counts = terminal.record(settings, options.seed, options.out, _say)
     _say(f"{options.out}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
     return DONE
+
+
+def import_logs(options: argparse.Namespace) -> int:
+    from agentworld.data import importing
+
+    for name in ("out", "report"):
+        path = getattr(options, name)
+        if path is not None and not path.absolute().parent.is_dir():
+            raise RequestError(f"--{name} {path}: the folder {path.absolute().parent} does not exist; make it")
+    report = importing.import_files(
+        options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
+        filters=options.filters == "on", redact=options.redact == "on",
+    )  # fmt: skip
+    if options.report is not None:
+        importing.write_report(report, options.report)
+    _say(importing.summary(report, options.out))
+    return DONE
+
+
+def show(options: argparse.Namespace) -> int:
+    from agentworld.train.show import show as shown
+
+    return shown(options)
 
 
 def report(options: argparse.Namespace) -> int:
@@ -177,6 +218,33 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--max-turns", type=_positive, default=8, help="of a trajectory (default 8)")
     verb.set_defaults(verb=record)
 
+    verb = verbs.add_parser(
+        "import", help="turn agent logs into trajectories", description=IMPORT_HELP, formatter_class=layout
+    )
+    verb.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, and folders to search")
+    verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
+    verb.add_argument("--format", default="auto", metavar="NAME", help="auto: by content (default)")
+    verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
+    verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
+    verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
+    verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
+    for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
+        verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
+    verb.set_defaults(verb=import_logs)
+
+    verb = verbs.add_parser(
+        "show", help="look at trajectories and their masks", description=SHOW_HELP, formatter_class=layout
+    )
+    verb.add_argument("file", type=Path, metavar="FILE.jsonl", help="trajectories; also a pool of a run")
+    verb.add_argument("--trajectory", metavar="ID", help="which one (default: the first)")
+    verb.add_argument("--mask", choices=("cpt", "sft", "rl"), help="of a stage (default: the pool's, else cpt)")
+    verb.add_argument("--html", type=Path, metavar="OUT.html", help="write a page with every token instead")
+    verb.add_argument("--stats", action="store_true", help="of the whole file: kept shares and lengths")
+    verb.add_argument("--tokenizer", type=Path, metavar="DIR", help="of a model, for --html and --stats")
+    verb.add_argument("--seed", type=int, help="of the draws (default: of the run, else 0)")
+    verb.add_argument("--full", action="store_true", help="cut no long text")
+    verb.set_defaults(verb=show)
+
     verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
     verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
     verb.set_defaults(verb=report)
@@ -191,6 +259,13 @@ def _positive(text: str) -> int:
 
 
 _positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N-1, for example 0/8")
+    return int(index), int(count)
 
 
 def _say(line: str) -> None:

@@ -209,6 +209,8 @@ def _validate_data(data: DataSettings, stage: str) -> None:
             f"data.tokenizer_vocab_size={data.tokenizer_vocab_size} must be at least {SMALLEST_VOCABULARY}: every byte "
             "and control token has an entry"
         )
+    if not 0 <= data.simulation_share <= 1:
+        raise RequestError(f"data.simulation_share is a share in [0, 1], found {data.simulation_share}")
     for category, share in data.mask.keep.items():
         if not 0 <= share <= 1:
             raise RequestError(f"data.mask.keep.{category} is a share in [0, 1], found {share}")

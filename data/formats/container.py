@@ -1,0 +1,179 @@
+"""Files as records: one JSON object, the elements of an array, the lines of JSON Lines, or a text.
+
+Memory is flat in the size of arrays and of JSON Lines; an object or a text is read whole. Damage is told record by
+record: what stands before a cut is kept.
+"""
+
+import codecs
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentworld.data.errors import ContentError
+from agentworld.data.formats.format import Head, Rejected
+
+HEAD_CHARACTERS = 65_536
+CHUNK_CHARACTERS = 1 << 20
+BLANKS = " \t\r\n"
+
+
+class DamagedError(ContentError):
+    """A file or a record that cannot be read as what it seems to be."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """`where` is ":line" in JSON Lines, "[index]" in an array, "" for a whole file."""
+
+    where: str
+    value: Any
+
+
+def look(path: Path) -> Head:
+    """The head of a file.
+
+    Raises:
+        DamagedError: empty, not UTF-8, or JSON that is damaged before its first record ends.
+        OSError: the file cannot be read.
+    """
+    raw, text = _head(path)
+    opening = text.lstrip(BLANKS)[:1]
+    if opening not in ("{", "["):
+        _decoded(raw)
+        return Head("text", None, text)
+    first, second = _two_lines(path)
+    if second and (_is_json(first) or (opening == "{" and _is_json(second))):
+        return Head("lines", _parse(first) if _is_json(first) else _parse(second), text)
+    if opening == "{":
+        return Head("object", _parse(path.read_bytes()), text)
+    record = next(_elements(path), None)
+    if record is None:
+        raise DamagedError("the array is empty")
+    return Head("array", record.value, text)
+
+
+def records(path: Path, head: Head) -> Iterator[Record | Rejected]:
+    """The records of a file that `look` has seen, in order, and what is damaged between them."""
+    try:
+        if head.layout == "text":
+            yield Record("", _decoded(path.read_bytes(), final=True))
+        elif head.layout == "object":
+            yield Record("", head.first)
+        elif head.layout == "lines":
+            yield from lines(path)
+        else:
+            yield from _elements(path)
+    except DamagedError as error:  # in the middle of an array: the elements before it were given out
+        yield Rejected("", str(error))
+
+
+def lines(path: Path, start: int = 0, end: int | None = None, number: int = 1) -> Iterator[Record | Rejected]:
+    """The JSON values of the lines that begin in bytes [start, end); `number` is that of the line at `start`."""
+    with open(path, "rb") as file:
+        file.seek(start)
+        while end is None or file.tell() < end:
+            raw = file.readline()
+            if not raw:
+                return
+            try:
+                yield Record(f":{number}", _parse(raw))
+            except DamagedError as error:
+                yield Rejected(f":{number}", str(error))
+            number += 1
+
+
+def _elements(path: Path) -> Iterator[Record]:
+    """The elements of the one array of a file, decoded one at a time from a buffer that grows to one element."""
+    decode = json.JSONDecoder().raw_decode
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        buffer, place, index = file.read(CHUNK_CHARACTERS).lstrip(BLANKS), 1, 0
+        while True:
+            place = _skip(buffer, place, BLANKS + ("," if index else ""))
+            if buffer[place : place + 1] == "]":
+                return
+            try:
+                value, place_after = decode(buffer, place)
+                after = _skip(buffer, place_after, BLANKS)
+                complete = buffer[after : after + 1] in (",", "]")  # else the buffer may end inside a number
+            except RecursionError:
+                raise DamagedError(f"element {index} is nested too deep to be read") from None
+            except json.JSONDecodeError as error:
+                complete, problem = False, error.msg
+            else:
+                problem = "the array does not end"
+            if not complete:
+                more = _read(file, max(CHUNK_CHARACTERS, len(buffer) - place))
+                if not more:
+                    raise DamagedError(f"not JSON after {index} elements: {problem} (a truncated file?)")
+                buffer, place = buffer[place:] + more, 0
+                continue
+            yield Record(f"[{index}]", value)
+            buffer, place, index = buffer[place_after:], 0, index + 1
+
+
+def _skip(text: str, place: int, characters: str) -> int:
+    while text[place : place + 1] in characters and place < len(text):
+        place += 1
+    return place
+
+
+def _head(path: Path) -> tuple[bytes, str]:
+    with open(path, "rb") as file:
+        raw = file.read(4 * HEAD_CHARACTERS)
+    if not raw.strip():
+        raise DamagedError("the file is empty")
+    return raw, codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw)[:HEAD_CHARACTERS]
+
+
+def _two_lines(path: Path) -> tuple[bytes, bytes]:
+    """The first two lines that are not blank."""
+    found = []
+    with open(path, "rb") as file:
+        for raw in file:
+            if raw.strip():
+                found.append(raw)
+            if len(found) == 2:
+                break
+    return (*found, b"", b"")[:2]
+
+
+def _decoded(raw: bytes, final: bool = False) -> str:
+    """Raises DamagedError for bytes that are not UTF-8; a character cut at the end is one only if `final`."""
+    try:
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(raw, final)
+    except UnicodeDecodeError as error:
+        raise DamagedError(_not_utf8(error)) from None
+
+
+def _parse(raw: bytes) -> Any:
+    text = _decoded(raw, final=True)
+    if not text.strip():
+        raise DamagedError("blank line")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
+        raise DamagedError(f"not JSON: {error.msg} at {place} (truncated?)") from None
+    except (RecursionError, ValueError) as error:  # nested too deep, or an integer of thousands of digits
+        raise DamagedError(f"not JSON that can be read: {error}") from None
+
+
+def _is_json(raw: bytes) -> bool:
+    try:
+        _parse(raw)
+    except DamagedError:
+        return False
+    return True
+
+
+def _read(file: Any, characters: int) -> str:
+    try:
+        return file.read(characters)
+    except UnicodeDecodeError as error:
+        raise DamagedError(_not_utf8(error)) from None
+
+
+def _not_utf8(error: UnicodeDecodeError) -> str:
+    return f"not UTF-8 at byte {error.start}; convert it, for example with iconv -f latin1 -t utf8"

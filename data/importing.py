@@ -1,0 +1,288 @@
+"""`agentworld import`: raw logs of any known format to one file of trajectories, with every record accounted for.
+
+Work is cut into units: a file, or a range of the lines of a large JSON Lines file. Units are converted by all cores,
+each into a part of its own, and the parts are joined in order: the output is the same bytes whatever the number of
+workers, and the outputs of the shards of one import, joined in order, are the output of the whole.
+
+What a format gives passes the filters of the paper (`cleaning`) and loses personal data and secrets (`redaction`), but
+for the rows of a benchmark: their scores compare with those of others only if they stay as they are.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from agentworld.data import cleaning, redaction
+from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.formats import FORMATS, agentworldbench, by_name, detect
+from agentworld.data.formats.container import DamagedError, Record, lines, look, records
+from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
+from agentworld.data.import_units import Unit, find_files, shard_of, units_of
+from agentworld.data.schema import Trajectory, to_dict
+from agentworld.data.unicode_text import without_lone_surrogates
+
+REASONS_KEPT = 1000  # of a file, in the report; all are counted
+SHOWN_REASONS = 10  # on the screen
+SEEN_CHARACTERS = 80  # of an unknown file, in the error
+EVALUATION_SOURCES = (agentworldbench.SOURCE,)
+# What an adapter stumbles over in a record that is not quite what it takes it for.
+MISFITS = (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError)
+
+
+NUMBERS = ("read", "kept", "rejected", "turns", "turns_read", "replaced_surrogates")
+COUNTERS = {  # of a file, with the names that each may hold
+    "turns_removed": (*cleaning.TURN_FILTERS, cleaning.OF_REJECTED),
+    "filtered": cleaning.TRAJECTORY_FILTERS,
+    "redacted": redaction.KINDS,
+}
+
+
+@dataclass
+class FileCount:
+    """One file of the report; read = kept + rejected, turns_read = turns + all of turns_removed."""
+
+    path: str
+    format: str | None
+    read: int = 0
+    kept: int = 0
+    rejected: int = 0
+    turns: int = 0
+    turns_read: int = 0
+    replaced_surrogates: int = 0
+    turns_removed: Counter[str] = field(default_factory=Counter)
+    filtered: Counter[str] = field(default_factory=Counter)
+    redacted: Counter[str] = field(default_factory=Counter)
+    reasons: list[dict[str, str]] = field(default_factory=list)
+    first_bad: dict[str, str] | None = None  # of what no filter rejected: damage, records that give nothing
+
+    def reject(self, where: str, reason: str, dropped_by: str | None = None) -> None:
+        self.read += 1
+        self.rejected += 1
+        entry = {"where": where, "reason": reason}
+        if dropped_by is not None:
+            self.filtered[dropped_by] += 1
+        elif self.first_bad is None:
+            self.first_bad = entry
+        if len(self.reasons) < REASONS_KEPT:
+            self.reasons.append(entry)
+
+    def add(self, other: "FileCount") -> None:
+        """Take in the count of a later unit of the same file."""
+        for name in NUMBERS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name in COUNTERS:
+            getattr(self, name).update(getattr(other, name))
+        self.reasons = [*self.reasons, *other.reasons][:REASONS_KEPT]
+        self.first_bad = self.first_bad or other.first_bad
+
+
+def import_files(
+    paths: Sequence[Path],
+    out: Path,
+    format_name: str = "auto",
+    on_bad: str = "skip",
+    shard: tuple[int, int] = (0, 1),
+    workers: int = 0,
+    say: Callable[[str], None] = print,
+    filters: bool = True,
+    redact: bool = True,
+) -> dict[str, Any]:
+    """Import files and folders into `out`, which appears when it is whole, and return the report.
+
+    Args:
+        format_name: "auto" recognises each file by its content.
+        on_bad: "skip" counts a record that gives nothing and goes on, "fail" stops at the first. What a filter drops is
+            not bad.
+        shard: (i, n): the i-th of n consecutive parts of the work, i from 0.
+        workers: processes; 0 = one a core.
+        filters, redact: see `cleaning` and `redaction`.
+
+    Raises:
+        RequestError: a path that is not there, an unknown format name, a named file of no known format.
+        ContentError: no trajectory was kept, or a record under "fail".
+    """
+    chosen = None if format_name == "auto" else by_name(format_name)
+    files = list(find_files(paths))
+    units = shard_of(list(chain.from_iterable(units_of(file, chosen) for file in files)), shard)
+    counts: dict[str, FileCount] = {}
+    temporary = tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent)
+    try:
+        parts = [Path(temporary) / f"{number:06}" for number in range(len(units))]
+        with ProcessPoolExecutor(min(workers or len(os.sched_getaffinity(0)), max(1, len(units)))) as pool:
+            name = None if chosen is None else chosen.name
+            convert = partial(_convert_unit, chosen=name, filters=filters, redact=redact)
+            for done, (unit, count) in enumerate(zip(units, pool.map(convert, units, parts), strict=True), start=1):
+                _check(unit, count, on_bad)
+                counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})
+                if done % 100 == 0 or done == len(units):
+                    say(f"import: {done}/{len(units)} parts, {sum(c.kept for c in counts.values())} trajectories")
+        report = _report(list(counts.values()))
+        if report["totals"]["kept"] == 0:
+            raise ContentError(_nothing_kept(report))
+        whole = Path(temporary) / "whole"
+        with open(whole, "wb") as joined:
+            for part in parts:
+                with open(part, "rb") as file:
+                    shutil.copyfileobj(file, joined)
+            joined.flush()
+            os.fsync(joined.fileno())
+        whole.replace(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return report
+
+
+def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:
+    """Convert one unit into the file `part`, in a worker process."""
+    count = FileCount(unit.file.name, chosen)
+    with open(part, "w", encoding="utf-8") as out:
+        try:
+            head = look(unit.file.path)
+        except DamagedError as error:
+            count.reject(unit.file.name, str(error))
+            return count
+        known = by_name(chosen) if chosen is not None else detect(head)
+        if known is None:
+            return count
+        count.format = known.name
+        for item in converted(unit, head, known):
+            if isinstance(item, Rejected):
+                count.reject(item.where, item.reason)
+                continue
+            count.turns_read += len(item.turns)
+            kept = _cleaned(item, count, filters, redact)
+            if kept is None:
+                continue
+            text, replaced = without_lone_surrogates(json.dumps(to_dict(kept), ensure_ascii=False))
+            out.write(text + "\n")
+            count.read += 1
+            count.kept += 1
+            count.turns += len(kept.turns)
+            count.replaced_surrogates += replaced
+    return count
+
+
+def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bool) -> Trajectory | None:
+    """What filters and redaction leave, counted; None where a filter dropped the trajectory."""
+    if trajectory.source in EVALUATION_SOURCES:
+        return trajectory
+    if filters:
+        cleaned = cleaning.clean(trajectory)
+        count.turns_removed.update(cleaned.turns)
+        if cleaned.trajectory is None:
+            count.reject(trajectory.id, cleaned.reason, cleaned.dropped_by)
+            return None
+        trajectory = cleaned.trajectory
+    if redact:
+        trajectory, replaced = redaction.redact(trajectory)
+        count.redacted.update(replaced)
+    return trajectory
+
+
+def converted(unit: Unit, head: Head, known: Format) -> Iterator[Trajectory | Rejected]:
+    """The trajectories of a unit and what gives none; `where` of the rejected is complete."""
+    name = unit.file.name
+    path = unit.file.path
+    found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
+    if known.whole and head.layout in ("array", "lines"):
+        found = _together(list(found))
+    for record in found:
+        if isinstance(record, Rejected):
+            yield Rejected(name + record.where, record.reason)
+            continue
+        origin = Origin(name, record.where)
+        try:
+            for item in known.convert(record.value, origin):
+                yield Rejected(f"{name}{record.where}{item.where}", item.reason) if isinstance(item, Rejected) else item
+        except UnusableError as error:
+            yield Rejected(name + record.where, str(error))
+        except MISFITS as error:
+            reason = f"not a record that {known.name} can read: {type(error).__name__}: {error}"
+            yield Rejected(name + record.where, reason)
+
+
+def _together(found: list[Record | Rejected]) -> Iterator[Record | Rejected]:
+    yield from (item for item in found if isinstance(item, Rejected))
+    yield Record("", [item.value for item in found if isinstance(item, Record)])
+
+
+def _check(unit: Unit, count: FileCount, on_bad: str) -> None:
+    if count.first_bad is not None and on_bad == "fail":
+        first = count.first_bad
+        raise ContentError(f"{first['where']}: {first['reason']}; --on-bad skip counts such records and goes on")
+    if count.format is None and count.read == 0 and unit.file.named:
+        known = ", ".join(f"{known.name} ({known.about})" for known in FORMATS)
+        seen = unit.file.path.read_bytes()[:SEEN_CHARACTERS].decode("utf-8", "replace")
+        raise RequestError(f"{unit.file.path} is of no known format; it begins with {seen!r}. Known: {known}")
+
+
+def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
+    files = [
+        {
+            "path": count.path,
+            "format": count.format,
+            "read": count.read,
+            "kept": count.kept,
+            "turns_read": count.turns_read,
+            "turns_kept": count.turns,
+            "rejected_count": count.rejected,
+            **{name: _named(getattr(count, name), names) for name, names in COUNTERS.items()},
+            "rejected": count.reasons,
+        }
+        for count in counts
+    ]
+    totals: dict[str, Any] = {name: sum(getattr(count, name) for count in counts) for name in NUMBERS}
+    totals["turns_kept"] = totals["turns"]
+    for name, names in COUNTERS.items():
+        totals[name] = _named(sum((getattr(count, name) for count in counts), Counter()), names)
+    totals["unrecognised_files"] = sum(count.format is None and count.read == 0 for count in counts)
+    return {"files": files, "totals": totals}
+
+
+def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
+    """Every name with its count, zeros included, in a fixed order."""
+    assert counter.keys() <= set(names), f"{set(counter) - set(names)} is in no report"
+    return {name: counter[name] for name in names}
+
+
+def write_report(report: dict[str, Any], path: Path) -> None:
+    """The report as JSON."""
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def summary(report: dict[str, Any], out: Path) -> str:
+    """The totals, and a line for each format and each frequent reason, for the screen."""
+    totals = report["totals"]
+    rows = [f"{out}: {totals['kept']} trajectories, {totals['turns']} turns; {totals['rejected']} of {totals['read']} "
+            f"records rejected, {totals['unrecognised_files']} files of no known format"]  # fmt: skip
+    by_format: dict[str, list[int]] = {}
+    for file in report["files"]:
+        if file["format"] is not None:
+            entry = by_format.setdefault(file["format"], [0, 0, 0])
+            for place, value in enumerate((1, file["kept"], file["rejected_count"])):
+                entry[place] += value
+    for name, (files, kept, rejected) in sorted(by_format.items()):
+        rows.append(f"  {name:20} {files:6} files {kept:8} kept {rejected:8} rejected")
+    removed = {f"{name} turns": n for name, n in totals["turns_removed"].items() if name != cleaning.OF_REJECTED}
+    for title, counts in (("filters", {**totals["filtered"], **removed}), ("redacted", totals["redacted"])):
+        rows.append(f"  {title}: " + (", ".join(f"{n} {name}" for name, n in counts.items() if n) or "nothing"))
+    reasons = Counter(entry["reason"] for file in report["files"] for entry in file["rejected"])
+    rows += [f"  {count:6} x {reason}" for reason, count in reasons.most_common(SHOWN_REASONS)]
+    return "\n".join(rows)
+
+
+def _nothing_kept(report: dict[str, Any]) -> str:
+    reasons = [entry for file in report["files"] for entry in file["rejected"]]
+    seen = f"{len(report['files'])} files, {report['totals']['read']} records"
+    if not reasons:
+        return f"no trajectory in {seen}: {report['totals']['unrecognised_files']} files are of no known format"
+    return f"no trajectory in {seen}; the first reason: {reasons[0]['where']}: {reasons[0]['reason']}"

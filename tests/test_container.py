@@ -1,0 +1,96 @@
+"""Files as records: every layout is recognised by content, and damage costs only the record that it stands in."""
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from agentworld.data.formats import container
+from agentworld.data.formats.container import DamagedError, Record
+from agentworld.data.formats.format import Rejected
+
+ROWS = [{"a": 1}, {"b": [1, 2, "x,]}"]}, {"c": "é\u2028\u0085"}]
+
+
+def read(path: Path) -> tuple[str, list]:
+    head = container.look(path)
+    return head.layout, [r.value if isinstance(r, Record) else r for r in container.records(path, head)]
+
+
+def written(tmp_path: Path, content: str | bytes) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "content,layout,values",
+    [
+        ("\n".join(json.dumps(row, ensure_ascii=False) for row in ROWS) + "\n", "lines", ROWS),
+        ("\ufeff" + "\r\n".join(map(json.dumps, ROWS)), "lines", ROWS),
+        (json.dumps(ROWS), "array", ROWS),
+        (json.dumps(ROWS, indent=2), "array", ROWS),
+        ("\n [\n" + ",\n".join(map(json.dumps, ROWS)) + "\n]\n", "array", ROWS),
+        (json.dumps(ROWS[0]), "object", ROWS[:1]),
+        (json.dumps({"rows": ROWS}, indent=1), "object", [{"rows": ROWS}]),
+        ("[1, 2]\n[3]\n", "lines", [[1, 2], [3]]),
+        ("Question: a\nAction 1: b\n", "text", ["Question: a\nAction 1: b\n"]),
+    ],
+)
+def test_layouts(tmp_path, content, layout, values) -> None:
+    assert read(written(tmp_path, content)) == (layout, values)
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7, 64])
+def test_an_array_reads_the_same_whatever_the_buffer(tmp_path, monkeypatch, chunk) -> None:
+    monkeypatch.setattr(container, "CHUNK_CHARACTERS", chunk)
+    values = [*ROWS, 12, 3.5e10, "]", [], None, {"deep": [[[{}]]]}]
+    assert read(written(tmp_path, json.dumps(values))) == ("array", values)
+
+
+@pytest.mark.parametrize(
+    "content,values,reason",
+    [
+        ('{"a": 1}\n{"b": \n{"c": 3}\n', [{"a": 1}, ":2", {"c": 3}], "not JSON"),
+        ('{"a": 1}\n\n{"c": 3}\n', [{"a": 1}, ":2", {"c": 3}], "blank line"),
+        ('{"a\n{"b": 2}\n', [":1", {"b": 2}], "not JSON"),
+        ('[{"a": 1}, {"b": 2}, {"c', [{"a": 1}, {"b": 2}, ""], "after 2 elements"),
+        (b'{"a": 1}\n{"b": "\xe9"}\n{"c": 3}', [{"a": 1}, ":2", {"c": 3}], "not UTF-8 at byte 7"),
+        ('{"a": 1}\n' + "[" * 100_000 + "\n", [{"a": 1}, ":2"], "read"),
+    ],
+)
+def test_damage_is_told_where_it_stands(tmp_path, content, values, reason) -> None:
+    _, found = read(written(tmp_path, content))
+    rejected = [item for item in found if isinstance(item, Rejected)]
+    assert [item.where if isinstance(item, Rejected) else item for item in found] == values
+    assert len(rejected) == 1 and reason in rejected[0].reason
+
+
+@pytest.mark.parametrize(
+    "content,reason",
+    [
+        ("", "empty"),
+        (" \n", "empty"),
+        ("[]", "the array is empty"),
+        ('{"a": [1,\n', "not JSON"),
+        (b"caf\xe9 au lait", "not UTF-8 at byte 3"),
+        ("[" * 100_000, "deep"),
+    ],
+)
+def test_a_file_without_a_record_is_damaged(tmp_path, content, reason) -> None:
+    with pytest.raises(DamagedError, match=reason):
+        container.look(written(tmp_path, content))
+
+
+def test_parts_of_a_file_of_lines_make_the_whole(tmp_path) -> None:
+    path = written(tmp_path, "".join(json.dumps({"n": n}) + "\n" for n in range(100)))
+    size = path.stat().st_size
+    bounds = [0, 0, 0, size]
+    raw = path.read_bytes()
+    for place in (1, 2):
+        bounds[place] = raw.index(b"\n", size * place // 3) + 1
+    parts = []
+    for start, end in itertools.pairwise(bounds):
+        parts += container.lines(path, start, end, number=1 + raw[:start].count(b"\n"))
+    assert parts == list(container.lines(path)) and len(parts) == 100 and parts[-1].where == ":100"

@@ -1,0 +1,88 @@
+"""`agentworld show` from its arguments to the screen or a page; `data.show` holds what is shown."""
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from agentworld.data.errors import RequestError
+from agentworld.data.show import Source, View, find, look, terminal_lines
+from agentworld.train.compose import load_recipe
+from agentworld.train.screen import screen
+
+DONE = 0
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show one trajectory, or with `--stats` the whole file.
+
+    Raises:
+        RequestError: arguments that contradict each other, an id or a folder that is not there.
+        ContentError: a damaged file, run or tokenizer.
+    """
+    _check(options)
+    source = source_of(options.file, options.seed)
+    sys.stdout.reconfigure(errors="backslashreplace")  # a pipe may take less than UTF-8
+    if options.stats:
+        return _stats(options, source)
+    view = look(find(options.file, options.trajectory), source, options.mask)
+    if options.html is not None:
+        return _page(options, view)
+    console = Console(highlight=False)
+    for line in terminal_lines(view, options.full, console.width if console.is_terminal else None):
+        console.print(line, soft_wrap=True)
+    return DONE
+
+
+def source_of(path: Path, seed: int | None) -> Source:
+    """The file with the settings and the seed of the run in whose data folder it lies, else the defaults."""
+    run_dir = path.absolute().parent.parent
+    if path.absolute().parent.name != "data" or not (run_dir / "recipe.yaml").is_file():
+        return Source(path, seed=seed or 0)
+    config = load_recipe(run_dir)
+    source = Source(path, config.data, config.seed, in_run=True)
+    return source if seed is None else replace(source, seed=seed)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.stats and (options.trajectory is not None or options.html is not None or options.mask is not None):
+        raise RequestError("--stats is of the whole file: it goes without --trajectory, --mask and --html")
+    if options.tokenizer is not None and not options.stats and options.html is None:
+        raise RequestError("--tokenizer shows tokens in --html OUT.html or counts them in --stats; add one of them")
+    if options.html is None:
+        return
+    if not options.html.absolute().parent.is_dir():
+        raise RequestError(
+            f"--html {options.html}: the folder {options.html.absolute().parent} does not exist; make it"
+        )
+    if options.html.is_dir() or options.html.resolve() == options.file.resolve():
+        raise RequestError(f"--html {options.html}: name a file to write, other than the one that is shown")
+
+
+def _stats(options: argparse.Namespace, source: Source) -> int:
+    from agentworld.data.show_stats import file_statistics, tables
+
+    renderer = None
+    if options.tokenizer is not None:
+        from agentworld.data.render import Renderer
+        from agentworld.data.tokenizer import load_tokenizer
+
+        renderer = Renderer(load_tokenizer(options.tokenizer))
+    found = file_statistics(options.file, source, renderer)
+    console = screen()
+    for table in tables(found, source, renderer is not None):
+        console.print(table, highlight=False, soft_wrap=isinstance(table, Text))
+    return DONE
+
+
+def _page(options: argparse.Namespace, view: View) -> int:
+    from agentworld.data.render import Renderer
+    from agentworld.data.show_html import choose_tokenizer, page, write
+
+    tokenizer, name = choose_tokenizer(options.tokenizer, view.trajectory, view.source)
+    write(options.html, page(view, Renderer(tokenizer), name, options.full))
+    print(f"{options.html}: {len(view.turns)} turns, mask {view.mask}, {name}")
+    return DONE
