@@ -4,6 +4,8 @@
 
 from dataclasses import dataclass, field
 
+from agentworld.data.documents_settings import DocumentSource
+
 
 @dataclass
 class RecordSettings:
@@ -57,6 +59,7 @@ class DataSettings:
     # Share of the training trajectories with an instruction on the outcome of a turn, read off the truth; held-out rows
     # and evaluation have none.
     simulation_share: float = 0.0
+    documents: list[DocumentSource] = field(default_factory=list)  # knowledge and replay in CPT, by token shares
     prompt_set: str = "brief"  # folder under data/prompts: a template a version, or <domain>/<version>.txt
     record: RecordSettings = field(default_factory=RecordSettings)
     split: SplitSettings = field(default_factory=SplitSettings)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
+from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
 from agentworld.rewards.settings import RUBRICS
@@ -195,6 +196,7 @@ def _validate_data(data: DataSettings, stage: str) -> None:
             raise RequestError(
                 f"stage={stage} trains {pool}, but data.split.{pool}=0 leaves it no data; choose another stage"
             )
+    check_sources(data.documents)
     if record.min_turns > record.max_turns:
         raise RequestError(
             f"data.record.min_turns={record.min_turns} is more than data.record.max_turns={record.max_turns}"
