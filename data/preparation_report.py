@@ -15,8 +15,12 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"trajectories  {read['read']} read, {read['rejected']} rejected"
     yield (
         f"filters       {filters['too_short']} too short, {filters['without_target']} without a target, "
-        f"{filters['duplicates']} duplicates, {filters['empty_action_turns']} turns without action; "
-        f"{filters['kept']} kept"
+        f"{filters['empty_action_turns']} turns without action; {filters['kept']} kept"
+    )
+    same = report["duplicates"]
+    yield (
+        f"duplicates    {same['exact']} exact, {same['prefix']} beginnings of longer ones, {same['near']} near; "
+        f"{same['held_out']} of held-out groups; {same['kept']} kept"
     )
     yield from (f"  rejected  {reason}" for reason in read["reasons"][:3])
     pools = (f"{name} {pool['trajectories']} ({pool['turns']} turns)" for name, pool in report["pools"].items())

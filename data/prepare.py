@@ -26,7 +26,9 @@ from transformers import PreTrainedTokenizerFast
 
 from agentworld.data import filters
 from agentworld.data.corpus import read_corpus
+from agentworld.data.duplicates import drop_duplicates
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.held_out import read_held_out
 from agentworld.data.manifest import REPORT, is_prepared, write_manifest
 from agentworld.data.mixing import mix
 from agentworld.data.packing import pack_splitting, pack_whole
@@ -169,7 +171,11 @@ def _gather(
     for reason in read_count.reasons[:5]:
         say(f"skipped: {reason}")
     kept, filter_count = filters.apply(read, settings.min_turns)
-    say(f"trajectories: {filter_count.kept} of {read_count.read} kept")
+    filtered = bool(kept)
+    kept, duplicate_count = drop_duplicates(kept, settings.duplicates, read_held_out(settings.held_out))
+    say(f"trajectories: {len(kept)} of {read_count.read} kept")
+    if filtered and not kept:
+        raise ContentError(f"no trajectory is left: the split groups of all {filter_count.kept} are in data.held_out")
     if not kept:
         raise ContentError(
             f"no trajectory is left after the filters: of {filter_count.read} read, {filter_count.too_short} have "
@@ -181,6 +187,7 @@ def _gather(
         "recorded": recorded,
         "read": asdict(read_count),
         "filters": asdict(filter_count),
+        "duplicates": duplicate_count.to_dict(),
     }
     return kept, report
 

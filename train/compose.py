@@ -56,6 +56,7 @@ def compose(overrides: Sequence[str]) -> Config:
     for source in config.data.documents:
         source.path = _expanded(source.path)
     config.data.trajectories = [_expanded(path) for path in config.data.trajectories]
+    config.data.held_out = [_expanded(path) for path in config.data.held_out]
     validate(config)
     return config
 

@@ -141,9 +141,10 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
 
 def check_inputs(config: Config) -> None:
     """Refuse inputs that are not there, before the run directory is made or anything in it deleted."""
-    for path in map(Path, config.data.trajectories):
-        if not path.is_file():
-            raise RequestError(f"data.trajectories: {path} is not a file")
+    named = [("data.trajectories", path) for path in config.data.trajectories]
+    for key, path in [*named, *(("data.held_out", path) for path in config.data.held_out)]:
+        if not Path(path).is_file():
+            raise RequestError(f"{key}: {path} is not a file")
         with open(path, "rb"):  # readable, or an OSError that names it
             pass
     check_paths(config.data.documents)
@@ -173,6 +174,7 @@ def check_inputs(config: Config) -> None:
 def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
     """overwrite=true would delete an input that lies in the run itself."""
     inputs = [("data.trajectories", path) for path in config.data.trajectories]
+    inputs += [("data.held_out", path) for path in config.data.held_out]
     inputs += [(f"{key_of(source)}.path", source.path) for source in config.data.documents if source.path]
     if config.model.path:
         inputs.append(("model.path", config.model.path))
