@@ -8,9 +8,9 @@ each format there is a run with its files alone. Memory that grew with the input
 --size-mb.
 
 MB/CPU-s is the same work over the processor time of all processes: on a machine with other load it tells what MB/s
-cannot. Memory is the proportional set size (PSS) of all processes together, read every 0.2 s: pages that processes share count
-once. Targets on 2 cores: 20 MB/s without redaction, under 1 GiB for 5 GB. The start of Python and of the workers is
-inside the time: about half a second, which the runs of single formats feel.
+cannot. Peak memory is the proportional set size (PSS) of all processes together, read every 0.2 s: pages that processes
+share count once. Targets on 2 cores: 20 MB/s without redaction, under 1 GiB for 5 GB. The start of Python and of the
+workers is inside the time: about half a second, which the runs of single formats feel.
 """
 
 import argparse
@@ -78,9 +78,8 @@ def main() -> None:
     sources = sources_of(options.corpus)
     everything = [source for found in sources.values() for source in found]
     flags = ("--redact", options.redact, "--workers", str(options.workers))
-    print(
-        f"{'format':18} {'files':>6} {'MB':>7} {'MB/s':>7}  {'(spread)':15} {'MB/CPU-s':>8} {'peak MB':>8}   redaction {options.redact}"
-    )
+    print(f"redaction {options.redact}, {options.repeats} repeats")
+    print(f"{'format':18} {'files':>6} {'MB':>7} {'MB/s':>7}  {'(spread)':15} {'MB/CPU-s':>8} {'peak MB':>8}")
     for name in sorted(sources):
         if options.format_mb and name and (not options.formats or name in options.formats):
             limit = max(1, options.max_files // len(sources[name]))
