@@ -175,7 +175,7 @@ class _Selection:
 @dataclass(frozen=True)
 class _Drawn:
     """Of one source: what was read, how often each text came again, and the documents as ids in the order of their
-    draws: as few as reach the tokens wanted, or all that there are."""
+    draws until the tokens wanted are reached, or all that there are."""
 
     count: DocumentCount
     copies: dict[int, int]
@@ -209,9 +209,10 @@ def _draw(source: DocumentSource, wanted: float, renderer: Renderer, seed: int, 
 
 
 def _tokenized(texts: list[_Stored], wanted: float, renderer: Renderer, spool: _Spool) -> list[_Stored]:
-    """The first texts as ids, as few as reach `wanted` tokens, or all.
+    """The first texts as ids until `wanted` tokens are reached, or all.
 
-    A batch has no more bytes than tokens are missing, since a token has a byte or more: nothing is tokenized in vain.
+    A batch has about as many bytes as tokens are missing: a token has one or more, so hardly a text is tokenized in
+    vain.
     """
     documents: list[_Stored] = []
     tokens = start = 0
@@ -223,9 +224,8 @@ def _tokenized(texts: list[_Stored], wanted: float, renderer: Renderer, spool: _
         batch = [spool.read(text).decode() for text in texts[start:end]]
         for text, ids in zip(texts[start:end], renderer.encode_batch(batch), strict=True):
             stored = spool.write(text.draw, array("i", [*ids, renderer.pad_id]).tobytes())  # as Renderer.document
-            if tokens < wanted:
-                documents.append(stored)
-                tokens += stored.tokens
+            documents.append(stored)
+            tokens += stored.tokens
         start = end
     return documents
 
