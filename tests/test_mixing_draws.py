@@ -54,7 +54,7 @@ def test_a_selection_keeps_the_shortest_beginning_that_is_enough_in_any_order():
 
 
 def test_texts_that_cannot_be_among_the_first_are_not_stored(tmp_path, renderer, monkeypatch):
-    """In random order the n-th of 3,000 texts is among the first k with chance k / n: k x (1 + ln(3,000 / k)) in all."""
+    """In random order the n-th of 3,000 texts is among the first k with chance k / n."""
     texts = [f"{number:06} alpha" for number in range(3_000)]
     source = DocumentSource("law", str(write(tmp_path / "law", texts)), share=0.5)
     stored = []
