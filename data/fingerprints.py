@@ -11,16 +11,15 @@ share at least one band with probability 1 - (1 - J^r)^(128 // r): near 1 above 
 
 import hashlib
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
+from agentworld.data.ordered_map import ordered_map
 from agentworld.data.schema import Trajectory
 
 PERMUTATIONS = 128
@@ -57,19 +56,14 @@ def fingerprint(trajectory: Trajectory, shingle_words: int) -> Fingerprint:
 
 
 def fingerprints(trajectories: Iterable[Trajectory], shingle_words: int, workers: int = 1) -> Iterator[Fingerprint]:
-    """The fingerprint of each, in order, made by `workers` processes that read ahead by two batches each
-    (`Executor.map` would read everything first)."""
-    source, pending = iter(trajectories), deque()
+    """The fingerprint of each, in order, made by `workers` processes that read ahead by two batches each."""
     if workers <= 1:
-        yield from (fingerprint(trajectory, shingle_words) for trajectory in source)
+        yield from (fingerprint(trajectory, shingle_words) for trajectory in trajectories)
         return
-    with ProcessPoolExecutor(workers) as pool:
-        while batch := list(islice(source, BATCH)):
-            pending.append(pool.submit(_batch, batch, shingle_words))
-            if len(pending) > 2 * workers:
-                yield from pending.popleft().result()
-        while pending:
-            yield from pending.popleft().result()
+    source = iter(trajectories)
+    batches = iter(lambda: list(islice(source, BATCH)), [])
+    for found in ordered_map(partial(_batch, shingle_words=shingle_words), batches, workers, ahead=2 * workers):
+        yield from found
 
 
 def _batch(trajectories: list[Trajectory], shingle_words: int) -> list[Fingerprint]:

@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,12 +27,14 @@ from agentworld.data.formats import FORMATS, agentworldbench, by_name, detect
 from agentworld.data.formats.container import DamagedError, Record, lines, look, records
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
 from agentworld.data.import_units import Unit, find_files, shard_of, units_of
+from agentworld.data.ordered_map import ordered_map
 from agentworld.data.schema import Trajectory, to_dict
 from agentworld.data.unicode_text import without_lone_surrogates
 
 REASONS_KEPT = 1000  # of a file, in the report; all are counted
 SHOWN_REASONS = 10  # on the screen
 SEEN_CHARACTERS = 80  # of an unknown file, in the error
+UNITS_AHEAD = 256  # given to the workers beyond the one that is waited for
 EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
 MISFITS = (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError)
@@ -116,11 +118,11 @@ def import_files(
     counts: dict[str, FileCount] = {}
     temporary = tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent)
     try:
-        parts = [Path(temporary) / f"{number:06}" for number in range(len(units))]
-        with ProcessPoolExecutor(min(workers or len(os.sched_getaffinity(0)), max(1, len(units)))) as pool:
-            name = None if chosen is None else chosen.name
-            convert = partial(_convert_unit, chosen=name, filters=filters, redact=redact)
-            for done, (unit, count) in enumerate(zip(units, pool.map(convert, units, parts), strict=True), start=1):
+        processes = min(workers or len(os.sched_getaffinity(0)), max(1, len(units)))
+        name = None if chosen is None else chosen.name
+        convert = partial(_convert_numbered, folder=temporary, chosen=name, filters=filters, redact=redact)
+        with closing(ordered_map(convert, enumerate(units), processes, ahead=UNITS_AHEAD)) as counted:
+            for done, (unit, count) in enumerate(zip(units, counted, strict=True), start=1):
                 _check(unit, count, on_bad)
                 counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})
                 if done % 100 == 0 or done == len(units):
@@ -130,8 +132,8 @@ def import_files(
             raise ContentError(_nothing_kept(report))
         whole = Path(temporary) / "whole"
         with open(whole, "wb") as joined:
-            for part in parts:
-                with open(part, "rb") as file:
+            for number in range(len(units)):
+                with open(Path(temporary, f"{number:06}"), "rb") as file:
                     shutil.copyfileobj(file, joined)
             joined.flush()
             os.fsync(joined.fileno())
@@ -139,6 +141,13 @@ def import_files(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return report
+
+
+def _convert_numbered(
+    numbered: tuple[int, Unit], folder: str, chosen: str | None, filters: bool, redact: bool
+) -> FileCount:
+    number, unit = numbered
+    return _convert_unit(unit, Path(folder, f"{number:06}"), chosen, filters, redact)
 
 
 def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:

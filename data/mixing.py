@@ -3,8 +3,8 @@
 All trajectories are used; each source gives documents until it holds its share of the whole. A document is drawn by a
 hash of its text, so that neither the order of files and rows nor another source changes what is drawn, and equal
 documents of a source count once. Reading is one pass: of the documents seen so far only the first in the order of their
-draws are kept, as many as reach the share, and their ids lie in a temporary file. Memory is about 300 bytes a kept
-document, whatever the size of the source, and what cannot be among the first is not even tokenized.
+draws are kept, as many as surely reach the share, and their texts lie in a temporary file. Then they are tokenized in
+that order until the share is reached. Memory is about 300 bytes a kept document, whatever the size of the source.
 """
 
 import heapq
@@ -24,6 +24,9 @@ from agentworld.data.documents_settings import KINDS, DocumentSource, check_sour
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import Rendered, Renderer
 
+BYTES_PER_TOKEN = 8  # kept for each token wanted; text has 3 to 5. Where it is not enough, the source is read again
+BATCH_BYTES = 1 << 20  # of text that is tokenized in one go, on all cores
+ID_BYTES = 4
 DRAW_BYTES = 16  # of a draw's hash: no two of 10 billion documents share it, but for a chance below 1e-18
 
 
@@ -33,13 +36,13 @@ class Mixture:
 
     report: dict[str, Any]
     _spool: "_Spool"
-    _taken: list[list["_Document"]]
+    _taken: list[list["_Stored"]]
 
     def documents(self) -> Iterator[Rendered]:
         """The documents of each source in the order of their draws; one that is used twice comes twice."""
         for taken in self._taken:
             for document in taken:
-                ids = self._spool.read(document)
+                ids = array("i", self._spool.read(document)).tolist()
                 yield Rendered(ids, [True] * len(ids))  # as `Renderer.document` gives them
 
 
@@ -61,7 +64,8 @@ def mix(
     Args:
         trajectory_tokens: of the rendered CPT trajectories.
         trained_trajectory_tokens: those of them that carry loss.
-        scratch: a folder for the temporary file, 4 bytes a token.
+        scratch: a folder for the temporary file: some 8 bytes a token of the documents used, several times that where a
+            source is much larger than its share.
 
     Raises:
         RequestError: see `check_sources` and `read_documents`; shares of no trajectory at all.
@@ -76,15 +80,14 @@ def mix(
         )
     spool = _Spool(scratch)
     at_most = trajectory_tokens / (1 - math.fsum(source.share for source in sources))  # tokens, with every share full
-    counts = [DocumentCount() for _ in sources]
     drawn = []
-    for source, count in zip(sources, counts, strict=True):
-        drawn.append(_draw(source, at_most * source.share, count, renderer, seed, on_bad, spool))
-        say(f"documents: {source.name}: {count.kept} of {count.read} usable")
-    available = [source.epochs * selection.tokens for source, selection in zip(sources, drawn, strict=True)]
+    for source in sources:
+        drawn.append(_draw(source, at_most * source.share, renderer, seed, on_bad, spool))
+        say(f"documents: {source.name}: {drawn[-1].count.kept} of {drawn[-1].count.read} usable")
+    available = [source.epochs * each.tokens for source, each in zip(sources, drawn, strict=True)]
     wanted = balance(trajectory_tokens, [source.share for source in sources], available)
     taken = [_take(*each, seed) for each in zip(sources, drawn, wanted, strict=True)]
-    parts = zip(sources, counts, drawn, available, wanted, taken, strict=True)
+    parts = zip(sources, drawn, available, wanted, taken, strict=True)
     total = trajectory_tokens + sum(document.tokens for documents in taken for document in documents)
     report = _report([_source_report(*part) for part in parts], trajectory_tokens, trained_trajectory_tokens, total)
     return Mixture(report, spool, taken)
@@ -109,92 +112,129 @@ def balance(trajectory_tokens: int, shares: Sequence[float], available: Sequence
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class _Document:
-    """`draw` orders; the ids of the document are `tokens` numbers at `offset` of the spool."""
+class _Stored:
+    """A document in the spool, as UTF-8 or as ids: `length` bytes at `offset`. `draw` gives the order."""
 
     draw: int
     offset: int
-    tokens: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        """Of a document that is stored as ids."""
+        return self.length // ID_BYTES
 
 
 class _Spool:
-    """A temporary file of token ids, without a name, gone with this object."""
+    """A temporary file without a name, gone with this object."""
 
     def __init__(self, directory: Path) -> None:
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 (open as long as this object lives)
 
-    def write(self, draw: int, ids: Sequence[int]) -> _Document:
+    def write(self, draw: int, content: bytes) -> _Stored:
         offset = self._file.seek(0, os.SEEK_END)
-        self._file.write(array("i", ids).tobytes())
-        return _Document(draw, offset, len(ids))
+        self._file.write(content)
+        return _Stored(draw, offset, len(content))
 
-    def read(self, document: _Document) -> list[int]:
-        self._file.seek(document.offset)
-        ids = array("i")
-        ids.frombytes(self._file.read(document.tokens * ids.itemsize))
-        assert len(ids) == document.tokens, "the spool was cut"
-        return ids.tolist()
+    def read(self, stored: _Stored) -> bytes:
+        self._file.seek(stored.offset)
+        content = self._file.read(stored.length)
+        assert len(content) == stored.length, "the spool was cut"
+        return content
 
 
 @dataclass
 class _Selection:
-    """Of the documents offered, the first in the order of their draws: as few as reach `wanted` tokens, or all.
+    """Of the texts offered, the first in the order of their draws: as few as reach `wanted` bytes, or all.
 
-    `copies` has the draw of each, and how often it was offered again. Which documents these are, and their copies,
-    does not depend on the order of offers: a document that is among the first at the end was so from the start.
+    `copies` has the draw of each, and how often it was offered again. Which texts these are, and their copies, does not
+    depend on the order of offers: a text that is among the first at the end was so from the start.
     """
 
     wanted: float
-    tokens: int = 0
+    length: int = 0
     copies: dict[int, int] = field(default_factory=dict)
-    _heap: list[tuple[int, _Document]] = field(default_factory=list)  # the last in the order of draws on top
+    _heap: list[tuple[int, _Stored]] = field(default_factory=list)  # the last in the order of draws on top
 
     def has_room_for(self, draw: int) -> bool:
-        return self.tokens < self.wanted or draw < self._heap[0][1].draw
+        return self.length < self.wanted or draw < self._heap[0][1].draw
 
-    def add(self, document: _Document) -> None:
-        heapq.heappush(self._heap, (-document.draw, document))
-        self.copies[document.draw] = 0
-        self.tokens += document.tokens
-        while self.tokens - self._heap[0][1].tokens >= self.wanted:
+    def add(self, text: _Stored) -> None:
+        heapq.heappush(self._heap, (-text.draw, text))
+        self.copies[text.draw] = 0
+        self.length += text.length
+        while self.length - self._heap[0][1].length >= self.wanted:
             last = heapq.heappop(self._heap)[1]
-            self.tokens -= last.tokens
+            self.length -= last.length
             del self.copies[last.draw]
 
-    def in_order(self) -> list[_Document]:
-        return sorted(document for _, document in self._heap)
+    def in_order(self) -> list[_Stored]:
+        return sorted(text for _, text in self._heap)
 
 
-def _draw(
-    source: DocumentSource,
-    wanted: float,
-    count: DocumentCount,
-    renderer: Renderer,
-    seed: int,
-    on_bad: str,
-    spool: _Spool,
-) -> _Selection:
-    """Read a source to its end and select from it."""
-    selection = _Selection(wanted)
-    for text in read_documents(source, on_bad, count):
-        name = sha256(text.encode()).hexdigest()
-        draw = int.from_bytes(draws.digest("document", seed, source.name, name)[:DRAW_BYTES], "big")
-        if draw in selection.copies:
-            selection.copies[draw] += 1
-        elif selection.has_room_for(draw):
-            selection.add(spool.write(draw, renderer.document(text).input_ids))
-    if selection.tokens == 0:
-        first = f"; the first reason: {count.reasons[0]}" if count.reasons else ""
-        seen = f"{count.read} read, {count.empty} of them empty"
-        raise ContentError(f"{key_of(source)}: no usable document in {seen}{first}")
-    return selection
+@dataclass(frozen=True)
+class _Drawn:
+    """Of one source: what was read, how often each text came again, and the documents as ids in the order of their
+    draws until the tokens wanted are reached, or all that there are."""
+
+    count: DocumentCount
+    copies: dict[int, int]
+    documents: list[_Stored]
+    tokens: int
 
 
-def _take(source: DocumentSource, selection: _Selection, wanted: float, seed: int) -> list[_Document]:
+def _draw(source: DocumentSource, wanted: float, renderer: Renderer, seed: int, on_bad: str, spool: _Spool) -> _Drawn:
+    """Read a source to its end and draw `wanted` tokens from it."""
+    kept_bytes = wanted * BYTES_PER_TOKEN
+    while True:
+        count, selection = DocumentCount(), _Selection(kept_bytes)
+        for text in read_documents(source, on_bad, count):
+            content = text.encode()
+            name = sha256(content).hexdigest()
+            draw = int.from_bytes(draws.digest("document", seed, source.name, name)[:DRAW_BYTES], "big")
+            if draw in selection.copies:
+                selection.copies[draw] += 1
+            elif selection.has_room_for(draw):
+                selection.add(spool.write(draw, content))
+        if not selection.copies:
+            first = f"; the first reason: {count.reasons[0]}" if count.reasons else ""
+            seen = f"{count.read} read, {count.empty} of them empty"
+            raise ContentError(f"{key_of(source)}: no usable document in {seen}{first}")
+        documents = _tokenized(selection.in_order(), wanted, renderer, spool)
+        tokens = sum(document.tokens for document in documents)
+        has_all = len(selection.copies) + sum(selection.copies.values()) == count.kept
+        if tokens >= wanted or has_all:
+            return _Drawn(count, selection.copies, documents, tokens)
+        kept_bytes *= 2 * wanted / tokens  # its tokens are longer than thought
+
+
+def _tokenized(texts: list[_Stored], wanted: float, renderer: Renderer, spool: _Spool) -> list[_Stored]:
+    """The first texts as ids until `wanted` tokens are reached, or all.
+
+    A batch has about as many bytes as tokens are missing: a token has one or more, so hardly a text is tokenized in
+    vain.
+    """
+    documents: list[_Stored] = []
+    tokens = start = 0
+    while start < len(texts) and tokens < wanted:
+        end, length = start, 0
+        while end < len(texts) and length < min(BATCH_BYTES, wanted - tokens):
+            length += texts[end].length
+            end += 1
+        batch = [spool.read(text).decode() for text in texts[start:end]]
+        for text, ids in zip(texts[start:end], renderer.encode_batch(batch), strict=True):
+            stored = spool.write(text.draw, array("i", [*ids, renderer.pad_id]).tobytes())  # as Renderer.document
+            documents.append(stored)
+            tokens += stored.tokens
+        start = end
+    return documents
+
+
+def _take(source: DocumentSource, drawn: _Drawn, wanted: float, seed: int) -> list[_Stored]:
     """Documents in the order of their draws until `wanted` tokens are reached, each epoch in an order of its own; the
     last one only where it brings the sum nearer."""
-    order = selection.in_order()
-    taken: list[_Document] = []
+    order = list(drawn.documents)
+    taken: list[_Stored] = []
     tokens = 0
     for epoch in range(source.epochs):
         if epoch:
@@ -208,16 +248,11 @@ def _take(source: DocumentSource, selection: _Selection, wanted: float, seed: in
 
 
 def _source_report(
-    source: DocumentSource,
-    count: DocumentCount,
-    selection: _Selection,
-    available: int,
-    wanted: float,
-    taken: list[_Document],
+    source: DocumentSource, drawn: _Drawn, available: int, wanted: float, taken: list[_Stored]
 ) -> dict[str, Any]:
     """kept of `read` = distinct_documents + duplicates (copies of those) + unused_documents."""
     distinct = set(taken)
-    duplicates = sum(selection.copies[document.draw] for document in distinct)
+    duplicates = sum(drawn.copies[document.draw] for document in distinct)
     tokens = sum(document.tokens for document in taken)
     return {
         "name": source.name,
@@ -227,10 +262,10 @@ def _source_report(
         "documents": len(taken),
         "distinct_documents": len(distinct),
         "duplicates": duplicates,
-        "unused_documents": count.kept - len(distinct) - duplicates,
+        "unused_documents": drawn.count.kept - len(distinct) - duplicates,
         "epochs": tokens / max(1, sum(document.tokens for document in distinct)),  # 0 where none was taken
         "exhausted": wanted == available,
-        "read": asdict(count),
+        "read": asdict(drawn.count),
     }
 
 

@@ -5,45 +5,22 @@ import json
 import math
 import random
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from renderers import FOREIGN, TOKENIZERS, WILD, trained
+from sources import SEED, ids_of, mixed, texts_of, write
 
+from agentworld.data import mixing
 from agentworld.data.documents_settings import DocumentSource
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.data.mixing import Mixture, balance, mix
+from agentworld.data.mixing import balance, mix
 from agentworld.data.packing import pack_splitting
 from agentworld.data.render import Renderer
-
-SEED = 3
-WORDS = ("alpha", "beta", "notes", "中文", "\n", "<|im_end|>", "7")
 
 
 @pytest.fixture(scope="module")
 def renderer() -> Renderer:
     return Renderer(trained())
-
-
-def texts_of(name: str, count: int, longest: int = 60) -> list[str]:
-    rng = random.Random(name)
-    return [f"{name}{i} " + " ".join(rng.choices(WORDS, k=rng.randint(1, longest))) for i in range(count)]
-
-
-def write(folder: Path, texts: list[str], files: int = 1) -> Path:
-    folder.mkdir(exist_ok=True)
-    for number in range(files):
-        rows = (json.dumps({"text": text}) + "\n" for text in texts[number::files])
-        (folder / f"{number}.jsonl").write_text("".join(rows))
-    return folder
-
-
-def mixed(sources: list[DocumentSource], tokens: int, renderer: Renderer, scratch: Path, seed: int = SEED) -> Mixture:
-    return mix(sources, tokens, tokens // 4, renderer, seed, "fail", scratch)
-
-
-def ids_of(mixture: Mixture) -> list[list[int]]:
-    return [document.input_ids for document in mixture.documents()]
 
 
 def draw(purpose: str, *names: str) -> int:
@@ -76,8 +53,12 @@ def whole_by_bisection(tokens: int, shares: list[float], available: list[int]) -
     return high
 
 
+@pytest.mark.parametrize("kept_bytes", [mixing.BYTES_PER_TOKEN, 0.1])  # 0.1: sources have to be read again
 @pytest.mark.parametrize("tokens", [200, 3_000, 40_000])
-def test_the_choice_is_that_of_the_oracle_and_shares_are_kept_to_one_document(tmp_path, renderer, tokens):
+def test_the_choice_is_that_of_the_oracle_and_shares_are_kept_to_one_document(
+    tmp_path, renderer, monkeypatch, tokens, kept_bytes
+):
+    monkeypatch.setattr(mixing, "BYTES_PER_TOKEN", kept_bytes)
     shares = {"law": 0.05, "medicine": 0.2, "web": 0.1}
     texts = {name: texts_of(name, 800) for name in shares}
     sources = [
@@ -245,18 +226,6 @@ def test_packing_trains_every_token_of_a_document_but_the_first_of_a_piece(tmp_p
     assert count.tokens == mixture.report["sources"][0]["tokens"]
     assert count.dropped_tokens == 0
     assert count.trained_tokens == count.tokens - sum(len(row.seq_lengths) for row in rows)
-
-
-def test_only_what_may_be_among_the_first_is_tokenized(tmp_path, renderer, monkeypatch):
-    """Of 3,000 documents in random order about 20 are needed: 20 x (1 + ln(150)), some 120, are offered."""
-    texts = [f"{number:06} alpha" for number in range(3_000)]
-    source = DocumentSource("law", str(write(tmp_path / "law", texts)), share=0.5)
-    seen = []
-    document = Renderer.document
-    monkeypatch.setattr(Renderer, "document", lambda self, text: seen.append(text) or document(self, text))
-    chosen = ids_of(mixed([source], 20 * len(document(renderer, texts[0]).input_ids), renderer, tmp_path))
-    assert 15 <= len(chosen) <= 25
-    assert len(seen) < 300
 
 
 def test_a_source_without_a_share_is_not_read(tmp_path, renderer):
