@@ -204,8 +204,9 @@ def _select(
         if pool == "sft" and pools["sft"] and not samples["sft"]:
             raise ContentError(
                 f"sft: no trace is left: of {count.turns} turns the teacher answered {count.answered}, none of them "
-                "as the environment did; "
-                "run stage=cpt with data.split.sft=0 and its share added to data.split.cpt, which needs no traces"
+                "as the environment did (it reads shell commands typed as a JSON list of one keystrokes entry, with "
+                "echo, output and prompt in the observation); run stage=cpt with data.split.sft=0 and its share added "
+                "to data.split.cpt, which needs no traces"
             )
     for name, pool in pools.items():
         write_jsonl(directory / f"{name}.jsonl", pool)

@@ -87,19 +87,16 @@ def rl_prompts(
     """One turn a trajectory (arXiv:2606.24597 section 3.4.2: several turns share prefixes and collapse RL).
 
     Prompts above `data.rl_prompt_tokens` are dropped, not cut (section 3.4), as are turns whose observation holds the
-    answer's tag.
-
-    Raises:
-        ContentError: no prompt is left.
+    answer's tag. The count says what was dropped, and how long the shortest prompt is.
     """
     prompts: list[tuple[Example, list[int]]] = []
-    count = {"given": len(trajectories), "kept": 0, "too_long": 0, "unsayable": 0, "deterministic": 0, "tokens": 0}
-    shortest = None
+    names = ("kept", "too_long", "unsayable", "deterministic", "tokens", "shortest_tokens")
+    count = {"given": len(trajectories), **dict.fromkeys(names, 0)}
     for trajectory in trajectories:
         item = example(trajectory, one_turn(trajectory, seed))
         told = instructed(trajectory, item.index, seed, settings.simulation_share)
         ids = renderer.prompt(system_prompt(told, RL_VERSION, settings.prompt_set), trajectory.turns, item.index)
-        shortest = min(len(ids), shortest or len(ids))
+        count["shortest_tokens"] = min(len(ids), count["shortest_tokens"] or len(ids))
         if len(ids) > settings.rl_prompt_tokens:
             count["too_long"] += 1
         elif holds_tag(item.observation):
@@ -109,11 +106,6 @@ def rl_prompts(
             count["kept"] += 1
             count["deterministic"] += item.deterministic is True
             count["tokens"] += len(ids)
-    if trajectories and not prompts:
-        raise ContentError(
-            f"rl: none of {len(trajectories)} prompts is left, {count['too_long']} are longer than "
-            f"data.rl_prompt_tokens={settings.rl_prompt_tokens} (the shortest has {shortest} tokens); raise it"
-        )
     return prompts, count
 
 

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from preparation import trajectory
 
+from agentworld.data.schema import write_jsonl
 from agentworld.train import evaluate
 from agentworld.train.config import Config
 
@@ -30,3 +32,13 @@ def test_a_kill_before_the_baselines_leaves_no_evaluation_that_counts_as_done(tm
 
 def raise_killed() -> None:
     raise Killed
+
+
+def test_a_pool_without_a_share_of_the_data_gives_the_baselines_nothing(tmp_path: Path) -> None:
+    """data.split.sft=0 writes an empty file, which is no damage."""
+    (tmp_path / "data").mkdir()
+    write_jsonl(tmp_path / "data" / "cpt.jsonl", [trajectory(0), trajectory(1)])
+    for pool in ("sft", "rl"):
+        (tmp_path / "data" / f"{pool}.jsonl").touch()
+    expected = [turn.observation for index in (0, 1) for turn in trajectory(index).turns]
+    assert list(evaluate._training_observations(tmp_path)) == expected

@@ -7,9 +7,7 @@ import json
 import signal
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.train import checkpoint, pipeline
@@ -60,8 +58,8 @@ class Workers:
     def prepare(self, settings, seed, out, teacher, tokenizer, say) -> dict:
         self.prepared += 1
         out.mkdir()
-        (out / "prompts").mkdir()
-        parquet.write_table(pa.table({"prompt": [str(i) for i in range(self.prompts)]}), out / "prompts" / "rl.parquet")
+        count = {"given": 9, "kept": self.prompts, "too_long": 9 - self.prompts, "shortest_tokens": 77}
+        (out / "report.json").write_text(json.dumps({"rl": count}))
         (out / "manifest.json").write_text("{}")
         return {}
 
@@ -251,7 +249,7 @@ def test_a_stage_may_start_from_a_given_model(workers, tmp_path, monkeypatch):
 
 def test_too_few_prompts_for_a_rollout_stop_before_any_stage(workers):
     workers.prompts = 7
-    with pytest.raises(ContentError, match=r"7 prompts are left.*rl\.prompts_per_rollout=8"):
+    with pytest.raises(ContentError, match=r"7 of 9 prompts are left, 2 .*shortest has 77.*_rollout=8"):
         run(workers)
     assert workers.steps == []
     assert run(workers, "resume=true", "stage=cpt") == 0

@@ -255,6 +255,9 @@ def test_long_samples_and_prompts_are_dropped_and_counted(source, tmp_path):
     assert 0 < rl["too_long"] == rl["given"] - rl["kept"] < rl["given"]
     rows = pq.read_table(tmp_path / "b" / "prompts" / "rl.parquet").to_pylist()
     assert max(len(row["prompt_ids"]) for row in rows) <= 110
+    none = prepare_from(source, tmp_path / "c", rl_prompt_tokens=20)["rl"]  # the stages before RL do not need one
+    assert (none["kept"], none["too_long"]) == (0, none["given"])
+    assert none["shortest_tokens"] == min(len(row["prompt_ids"]) for row in rows)
 
 
 def test_without_files_the_recorder_is_called(source, tmp_path, monkeypatch):

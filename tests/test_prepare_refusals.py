@@ -26,7 +26,6 @@ def source(tmp_path) -> Path:
 NO_TURN = MaskSettings(True, dict.fromkeys(CATEGORIES, 0.0))
 NOTHING_LEFT = [
     ({"sft_row_tokens": 20}, r"data\.sft_row_tokens=20: of \d+ documents \d+ longer.*shortest has \d+ tokens"),
-    ({"rl_prompt_tokens": 20}, r"data\.rl_prompt_tokens=20 \(the shortest has \d+ tokens\)"),
     (
         {"mask": NO_TURN},
         r"data\.cpt_row_tokens=1024: of \d+ documents 0 longer than the row, \d+ without a token.*data\.mask\.keep",

@@ -94,6 +94,16 @@ def test_overwrite_deletes_the_run_or_the_stage_and_what_follows(tmp_path):
     assert load_recipe(run_dir).seed == 3
 
 
+def test_overwrite_starts_again_where_nothing_was_prepared(tmp_path):
+    """A preparation that was refused leaves a recipe that the next try must be able to change, with any stage."""
+    run_dir = start(tmp_path, "run.name=a", "stage=cpt")
+    start(tmp_path, "run.name=a", "overwrite=true", "stage=cpt", "data.rl_prompt_tokens=5000")
+    assert load_recipe(run_dir).data.rl_prompt_tokens == 5000
+    fill(run_dir)
+    with pytest.raises(RequestError, match=r"data\.rl_prompt_tokens"):
+        start(tmp_path, "run.name=a", "overwrite=true", "stage=cpt", "data.rl_prompt_tokens=6000")
+
+
 def test_overwriting_the_evaluation_keeps_the_models(tmp_path):
     run_dir = start(tmp_path, "run.name=a")
     fill(run_dir)

@@ -122,10 +122,12 @@ def _examples(generator: Generator) -> tuple[list[Example], int]:
     pool = list(read_jsonl(generator.run_dir / "data" / "eval.jsonl"))
     chosen = select_examples(pool, config.eval.examples, config.seed)
     limit = config.data.rl_prompt_tokens
-    fitting = [e for e in chosen if len(_prompt(generator, e, EVALUATION_VERSION["rl"])) <= limit]
+    lengths = [len(_prompt(generator, example, EVALUATION_VERSION["rl"])) for example in chosen]
+    fitting = [example for example, length in zip(chosen, lengths, strict=True) if length <= limit]
     if not fitting:
         raise ContentError(
-            f"all {len(chosen)} held-out prompts are longer than data.rl_prompt_tokens={limit}; raise it"
+            f"all {len(chosen)} held-out prompts are longer than data.rl_prompt_tokens={limit} (the shortest has "
+            f"{min(lengths)} tokens): it limits evaluation in every stage; raise it"
         )
     return fitting, len(chosen) - len(fitting)
 
@@ -200,6 +202,7 @@ def _training_facts(directory: Path) -> dict:
 
 
 def _training_observations(run_dir: Path) -> Iterator[str]:
-    for pool in ("cpt", "sft", "rl"):
-        for trajectory in read_jsonl(run_dir / "data" / f"{pool}.jsonl"):
+    paths = [run_dir / "data" / f"{pool}.jsonl" for pool in ("cpt", "sft", "rl")]
+    for path in paths:
+        for trajectory in read_jsonl(path) if path.stat().st_size else ():  # a pool may have no share of the data
             yield from (turn.observation for turn in trajectory.turns)

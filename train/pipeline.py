@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from pyarrow import parquet
-
 from agentworld.data import prepare
 from agentworld.data.documents_settings import check_paths, key_of
 from agentworld.data.errors import ContentError, RequestError
@@ -187,11 +185,13 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
     """A rollout takes `rl.prompts_per_rollout` different prompts; with fewer the trainer would take no step."""
     if config.stage not in ("all", "rl"):
         return
-    kept = parquet.read_metadata(run_dir / "data" / "prompts" / "rl.parquet").num_rows
-    if kept < config.rl.prompts_per_rollout:
+    count = json.loads((run_dir / "data" / "report.json").read_text())["rl"]
+    if count["kept"] < config.rl.prompts_per_rollout:
         raise ContentError(
-            f"rl: {kept} prompts are left, a rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; "
-            "give more trajectories, raise data.split.rl, or lower rl.prompts_per_rollout"
+            f"rl: {count['kept']} of {count['given']} prompts are left, {count['too_long']} are longer than "
+            f"data.rl_prompt_tokens={config.data.rl_prompt_tokens} (the shortest has {count['shortest_tokens']}); a "
+            f"rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; give more trajectories, raise "
+            "data.split.rl or data.rl_prompt_tokens, or lower rl.prompts_per_rollout"
         )
 
 

@@ -122,7 +122,7 @@ def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
 
 def _overwrite(stored: Config, config: Config, run_dir: Path) -> None:
     """Delete what `stage` asks for; the recipe of what is kept must be the one it was made with."""
-    if config.stage in ("all", "data"):
+    if config.stage in ("all", "data") or not (run_dir / "data" / "manifest.json").is_file():  # nothing worth keeping
         entries = [entry for entry in run_dir.iterdir() if entry.name != LOCK]
         _remove(sorted(entries, key=lambda entry: entry.name == "recipe.yaml"))  # last: it marks the folder as a run
         return
