@@ -20,6 +20,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 
 from agentworld.data.schema import System, Trajectory, Turn
 from agentworld.data.secret_patterns import FINDERS, KINDS, MARK, outline
@@ -61,20 +62,31 @@ class _Placeholders:
 
 def redact(trajectory: Trajectory) -> tuple[Trajectory, Counter[str]]:
     """The trajectory without personal data and secrets, and how many occurrences of each kind were replaced."""
+    trajectory, named = _with_hidden_group(trajectory)
     texts = list(_texts(trajectory))
     whole = _BETWEEN.join(texts)
     spans = _spans(whole)
     if not spans:
-        return trajectory, Counter()
+        return trajectory, named
     found = _by_text(spans, texts)
     phones, values = _known_values(texts, found)
-    placeholders, counts = _Placeholders(whole), Counter()
+    placeholders, counts = _Placeholders(whole), named
     redacted = []
     for text, spans in zip(texts, found, strict=True):
         spans = _merged(spans, _alone(text, phones, values))
         counts.update(kind for _, _, kind in spans)
         redacted.append(_replaced(text, spans, placeholders))
     return _with_texts(trajectory, redacted), counts
+
+
+def _with_hidden_group(trajectory: Trajectory) -> tuple[Trajectory, Counter[str]]:
+    """A group may be named by what the agent was asked to do. A hash of such a name keeps the group together, which
+    placeholders, numbered for each trajectory, would not."""
+    counts = Counter(kind for _, _, kind in _spans(trajectory.split_group))
+    if not counts:
+        return trajectory, counts
+    name = sha256(trajectory.split_group.encode("utf-8", "replace")).hexdigest()[:16]
+    return replace(trajectory, split_group=f"{trajectory.source}:{name}"), counts
 
 
 def _texts(trajectory: Trajectory) -> Iterator[str]:

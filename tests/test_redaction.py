@@ -3,6 +3,7 @@
 import os
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,18 @@ def test_absent_parts_of_the_system_prompt_stay_absent() -> None:
     assert (found.system.initial_state, found.system.simulation_instruction) == (None, None)
     clean = one("nothing")
     assert redact(clean)[0] is clean
+
+
+def test_a_group_that_is_named_by_a_request_loses_its_name_and_stays_a_group() -> None:
+    """Placeholders are numbered for each trajectory, so equal groups would part; a hash keeps them together."""
+    first, counts = redact(replace(one("eve@corp.org"), split_group="s:write to bob@corp.org"))
+    second, _ = redact(replace(one("nothing"), split_group="s:write to bob@corp.org"))
+    other, _ = redact(replace(one("nothing"), split_group="s:write to ann@corp.org"))
+    assert first.split_group == second.split_group != other.split_group
+    assert "bob" not in first.split_group and first.split_group.startswith("s:")
+    assert counts == Counter(email=2)
+    assert redact(first)[0] == first
+    assert redact(one("nothing"))[0].split_group == "g"
 
 
 def test_other_writings_of_a_value_follow_it() -> None:
