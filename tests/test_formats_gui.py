@@ -365,7 +365,7 @@ def test_a_demonstration() -> None:
     shown = '[  0] | V | text="{}" | bounds=[0,1][2,3]'
     assert told(trajectory) == [('{"action_type": "click", "index": 0}', shown.format("b"), None)]
     assert trajectory.system.initial_state == shown.format("a")
-    assert trajectory.split_group == "android-world:Add Ann"
+    assert trajectory.split_group == "android-world:027626e5b89a77f4"
 
 
 # --- BrowserGym ----------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ list of elements, which is rendered here as one line each.
 import json
 import re
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any
 
 from agentworld.data.formats.format import Format, Head, Origin, UnusableError
@@ -66,7 +67,9 @@ def convert(record: Any, origin: Origin) -> Iterator[Trajectory]:
         raise UnusableError('neither "step_records" (an episode) nor "observations" and "actions" (a demonstration)')
     if not turns:
         raise UnusableError("no action with a screen after it: the agent only declared the task done or infeasible")
-    task = record.get("task_name") or record.get("goal")
+    task, goal = record.get("task_name"), record.get("goal")
+    if not task and isinstance(goal, str) and goal:  # it names people and their numbers: a hash stands for it
+        task = sha256(goal.encode("utf-8", "replace")).hexdigest()[:16]
     if not isinstance(task, str):
         raise UnusableError('neither "task_name" nor "goal" is a text, so nothing says which episodes are of one task')
     yield Trajectory(
