@@ -9,7 +9,7 @@ A trajectory is what an agent and its environment said to each other: `system` d
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +75,16 @@ class Trace:
 
 
 def to_dict(trajectory: Trajectory) -> dict[str, Any]:
-    """The JSON-able form; optional system components that are absent are left out."""
-    row = asdict(trajectory)
-    row["system"] = {k: v for k, v in row["system"].items() if v is not None}
-    return row
+    """The JSON-able form; optional system components that are absent are left out. `meta` is shared, not copied:
+    `dataclasses.asdict`, which copies it, took 30 % of an import's time."""
+    return {
+        "id": trajectory.id,
+        "domain": trajectory.domain,
+        "source": trajectory.source,
+        "split_group": trajectory.split_group,
+        "system": {name: value for name, value in vars(trajectory.system).items() if value is not None},
+        "turns": [{"action": t.action, "observation": t.observation, "meta": t.meta} for t in trajectory.turns],
+    }
 
 
 def from_dict(row: Any) -> Trajectory:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -29,6 +30,12 @@ def test_disk_round_trip_is_exact(tmp_path):
     assert write_jsonl(path, given) == 3
     assert path.read_bytes().count(b"\n") == 3
     assert list(read_jsonl(path)) == given
+
+
+def test_the_dictionary_has_every_field_in_the_order_of_the_schema():
+    expected = asdict(trajectory())
+    del expected["system"]["initial_state"]
+    assert json.dumps(to_dict(trajectory())) == json.dumps(expected)
 
 
 def test_absent_optional_components_are_left_out_and_default():
