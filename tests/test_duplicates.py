@@ -181,6 +181,9 @@ def test_equally_long_ones_name_the_smallest_and_copies_of_a_prefix_lead_to_what
     stays, count = drop_duplicates(trajectories, ONE_WORD)
     assert [t.id for t in stays] == ["y", "x"]
     assert [(pair.dropped, pair.kept, pair.kind) for pair in count.pairs] == [("2", "x", "exact"), ("1", "x", "prefix")]
+    longest = given("z", start, ("b", words(500, 600)), ("c", "d"))
+    count = drop_duplicates([*trajectories, longest], ONE_WORD)[1]
+    assert [(pair.dropped, pair.kept, pair.kind) for pair in count.pairs] == [("2", "z", "exact"), ("1", "z", "prefix")]
 
 
 def test_near_duplicates_are_compared_with_what_stays_by_ascending_id() -> None:
