@@ -37,6 +37,7 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.fingerprints import PERMUTATIONS, Fingerprint, band_keys, band_rows, fingerprints, jaccard
 from agentworld.data.held_out import HeldOut
 from agentworld.data.schema import Trajectory
+from agentworld.data.settings import DuplicateSettings
 
 KINDS = ("held_out", "exact", "prefix", "near")
 PAIRS_KEPT = 1000  # of a kind, in the report; all are counted
@@ -66,13 +67,6 @@ _LONGEST = """
 _PREFIX = f"""
 UPDATE trajectories SET kind = 'prefix', partner = {_LONGEST} WHERE kind IS NULL AND {_LONGEST} IS NOT NULL;
 """
-
-
-@dataclass
-class DuplicateSettings:
-    near: bool = True  # whether near duplicates are sought at all
-    threshold: float = 0.8  # Jaccard similarity of word shingles from which on two trajectories are near duplicates
-    shingle_words: int = 5  # words a shingle
 
 
 @dataclass(frozen=True)

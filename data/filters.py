@@ -1,7 +1,5 @@
 """Filters over trajectories (arXiv:2606.24597 section 3.1.2): pure functions that return what is left and what went."""
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,24 +9,22 @@ from agentworld.data.schema import Trajectory
 
 @dataclass(frozen=True)
 class FilterCount:
-    """Trajectories unless named turns; read = kept + too_short + without_target + duplicates."""
+    """Trajectories unless named turns; read = kept + too_short + without_target."""
 
     read: int
     empty_action_turns: int
     too_short: int
     without_target: int
-    duplicates: int
     kept: int
 
 
 def apply(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list[Trajectory], FilterCount]:
-    """Strip empty actions, then drop what is too short or holds no target, then exact duplicates."""
+    """Strip empty actions, then drop what is too short or holds no target. Duplicates: `duplicates.py`."""
     stripped, empty_action_turns = strip_empty_actions(trajectories)
     long_enough, too_short = drop_short(stripped, min_turns)
-    with_target = [t for t in long_enough if any(turn.is_target for turn in t.turns)]
-    without_target = len(long_enough) - len(with_target)
-    kept, duplicates = drop_duplicates(with_target)
-    return kept, FilterCount(len(trajectories), empty_action_turns, too_short, without_target, duplicates, len(kept))
+    kept = [t for t in long_enough if any(turn.is_target for turn in t.turns)]
+    without_target = len(long_enough) - len(kept)
+    return kept, FilterCount(len(trajectories), empty_action_turns, too_short, without_target, len(kept))
 
 
 def strip_empty_actions(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
@@ -41,12 +37,3 @@ def drop_short(trajectories: Sequence[Trajectory], min_turns: int) -> tuple[list
     """Drop trajectories of fewer than `min_turns` turns; returns the rest and how many went."""
     kept = [t for t in trajectories if len(t.turns) >= min_turns]
     return kept, len(trajectories) - len(kept)
-
-
-def drop_duplicates(trajectories: Sequence[Trajectory]) -> tuple[list[Trajectory], int]:
-    """Keep the first of trajectories with equal actions and observations, whatever their ids; and how many went."""
-    kept: dict[bytes, Trajectory] = {}
-    for trajectory in trajectories:
-        content = json.dumps([(turn.action, turn.observation) for turn in trajectory.turns])
-        kept.setdefault(hashlib.sha256(content.encode()).digest(), trajectory)
-    return list(kept.values()), len(trajectories) - len(kept)

@@ -15,14 +15,19 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"trajectories  {read['read']} read, {read['rejected']} rejected"
     yield (
         f"filters       {filters['too_short']} too short, {filters['without_target']} without a target, "
-        f"{filters['duplicates']} duplicates, {filters['empty_action_turns']} turns without action; "
-        f"{filters['kept']} kept"
+        f"{filters['empty_action_turns']} turns without action; {filters['kept']} kept"
+    )
+    same = report["duplicates"]
+    yield (
+        f"duplicates    {same['exact']} exact, {same['prefix']} beginnings of longer ones, {same['near']} near; "
+        f"{same['held_out']} of held-out groups; {same['kept']} kept"
     )
     yield from (f"  rejected  {reason}" for reason in read["reasons"][:3])
     pools = (f"{name} {pool['trajectories']} ({pool['turns']} turns)" for name, pool in report["pools"].items())
     yield "pools         " + ", ".join(pools)
     yield from _mask(report["mask"])
     yield from _instructions(report["instructions"])
+    yield from _documents(report["documents"])
     yield from _teacher(report["teacher"]["sft"])
     yield f"rows          {'':12}  rows  fill  documents    tokens  trained  dropped documents, tokens  labels lost"
     for name, row in report["rows"].items():
@@ -71,6 +76,30 @@ def _instructions(told: dict[str, Any]) -> Iterator[str]:
             f"instructions  {stage}: {count['controlled']} controlled, {count['search']} search, {count['own']} of the "
             f"source; {count['no_rule']} drawn without a rule, {count['none']} without one"
         )
+
+
+def _documents(documents: dict[str, Any]) -> Iterator[str]:
+    """Only where there are any: what was asked for, what was got, and how much of the loss it is."""
+    if not documents["sources"]:
+        return
+    rows = [*documents["sources"], {"name": "trajectories", "kind": "", **documents["trajectories"]}]
+    yield "documents     source               kind         asked  share  of loss      tokens  documents"
+    for row in rows:
+        asked = f"{row['asked_share']:.1%}" if "asked_share" in row else ""
+        got = f"{row['share']:6.1%} {row['trained_share']:8.1%} {row['tokens']:11} {row.get('documents', ''):>10}"
+        yield f"              {row['name']:20} {row['kind']:10} {asked:>7} {got.rstrip()}"
+        if "read" in row:
+            yield from _source_notes(row)
+
+
+def _source_notes(row: dict[str, Any]) -> Iterator[str]:
+    read, indent = row["read"], " " * 16
+    if row["exhausted"]:
+        yield f"{indent}used up ({row['epochs']:g} times): too few tokens for the share; give more, or raise its epochs"
+    left_out = (read["rejected"], "damaged"), (read["empty"], "empty"), (row["duplicates"], "copies")
+    if any(count for count, _ in left_out):
+        yield indent + "left out: " + ", ".join(f"{count} {what}" for count, what in left_out if count)
+    yield from (f"{indent}rejected  {reason}" for reason in read["reasons"][:3])
 
 
 def _teacher(teacher: dict[str, Any]) -> Iterator[str]:

@@ -26,8 +26,11 @@ from transformers import PreTrainedTokenizerFast
 
 from agentworld.data import filters
 from agentworld.data.corpus import read_corpus
+from agentworld.data.duplicates import drop_duplicates
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.held_out import read_held_out
 from agentworld.data.manifest import REPORT, is_prepared, write_manifest
+from agentworld.data.mixing import mix
 from agentworld.data.packing import pack_splitting, pack_whole
 from agentworld.data.record.terminal import record
 from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer
@@ -95,7 +98,7 @@ def prepare(
         tokenizer.save_pretrained(directory / "tokenizer")
         clock.lap("tokenizer")
         say(f"tokenizer: {len(tokenizer)} tokens; rendering and packing")
-        report |= _render(settings, seed, pools, samples, Renderer(tokenizer), directory)
+        report |= _render(settings, seed, pools, samples, Renderer(tokenizer), directory, say)
         clock.lap("rows")
         report["seconds"] = clock.laps | {"total": sum(clock.laps.values())}
         report["sha256"] = write_manifest(directory)["sha256"]
@@ -168,7 +171,11 @@ def _gather(
     for reason in read_count.reasons[:5]:
         say(f"skipped: {reason}")
     kept, filter_count = filters.apply(read, settings.min_turns)
-    say(f"trajectories: {filter_count.kept} of {read_count.read} kept")
+    filtered = bool(kept)
+    kept, duplicate_count = drop_duplicates(kept, settings.duplicates, read_held_out(settings.held_out))
+    say(f"trajectories: {len(kept)} of {read_count.read} kept")
+    if filtered and not kept:
+        raise ContentError(f"no trajectory is left: the split groups of all {filter_count.kept} are in data.held_out")
     if not kept:
         raise ContentError(
             f"no trajectory is left after the filters: of {filter_count.read} read, {filter_count.too_short} have "
@@ -180,6 +187,7 @@ def _gather(
         "recorded": recorded,
         "read": asdict(read_count),
         "filters": asdict(filter_count),
+        "duplicates": duplicate_count.to_dict(),
     }
     return kept, report
 
@@ -237,7 +245,13 @@ def _texts(settings: DataSettings, seed: int, pools: Pools, samples: Samples) ->
 
 
 def _render(
-    settings: DataSettings, seed: int, pools: Pools, samples: Samples, renderer: Renderer, directory: Path
+    settings: DataSettings,
+    seed: int,
+    pools: Pools,
+    samples: Samples,
+    renderer: Renderer,
+    directory: Path,
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     """Render, pack and write rows and prompts; returns their part of the report."""
     (directory / "rows").mkdir()
@@ -245,6 +259,9 @@ def _render(
     packed = {}
     share = settings.simulation_share
     cpt, mask = cpt_documents(pools["cpt"], renderer, settings, seed, share)
+    tokens, trained = sum(len(d.input_ids) for d in cpt), sum(sum(d.trained) for d in cpt)
+    mixture = mix(settings.documents, tokens, trained, renderer, seed, settings.on_bad, directory, say)
+    cpt += mixture.documents()
     cpt_heldout, _ = cpt_documents(pools["eval"], renderer, settings, seed)
     stages = {
         "cpt": (cpt, pack_splitting, settings.cpt_row_tokens),
@@ -265,4 +282,4 @@ def _render(
         "cpt": count_instructions(((t, len(t.turns) - 1) for t in pools["cpt"]), seed, share).to_dict(),
         "rl": count_instructions(((item.trajectory, item.index) for item, _ in prompts), seed, share).to_dict(),
     }
-    return {"mask": mask, "rows": packed, "rl": prompt_count, "instructions": told}
+    return {"mask": mask, "rows": packed, "rl": prompt_count, "instructions": told, "documents": mixture.report}

@@ -4,6 +4,8 @@
 
 from dataclasses import dataclass, field
 
+from agentworld.data.documents_settings import DocumentSource
+
 
 @dataclass
 class RecordSettings:
@@ -50,13 +52,27 @@ class MaskSettings:
 
 
 @dataclass
+class DuplicateSettings:
+    """What is dropped as said already; exact copies and beginnings of longer trajectories always are."""
+
+    near: bool = True  # whether near duplicates are sought at all
+    threshold: float = 0.8  # Jaccard similarity of word shingles from which on two trajectories are near duplicates
+    shingle_words: int = 5  # words a shingle
+
+
+@dataclass
 class DataSettings:
     trajectories: list[str] = field(default_factory=list)  # JSONL files; empty = record
     on_bad: str = "fail"  # fail | skip: a damaged line stops the run, or is counted and skipped
+    duplicates: DuplicateSettings = field(default_factory=DuplicateSettings)
+    held_out: list[str] = field(
+        default_factory=list
+    )  # files that name split groups never to train on: data/held_out.py
     min_turns: int = 2  # shorter trajectories are dropped (arXiv:2606.24597 section 3.1.2)
     # Share of the training trajectories with an instruction on the outcome of a turn, read off the truth; held-out rows
     # and evaluation have none.
     simulation_share: float = 0.0
+    documents: list[DocumentSource] = field(default_factory=list)  # knowledge and replay in CPT, by token shares
     prompt_set: str = "brief"  # folder under data/prompts: a template a version, or <domain>/<version>.txt
     record: RecordSettings = field(default_factory=RecordSettings)
     split: SplitSettings = field(default_factory=SplitSettings)

@@ -1,5 +1,6 @@
 """Checks of `DataSettings` that cost nothing, so that a wrong request fails before anything is recorded or read."""
 
+from agentworld.data.documents_settings import check_paths, check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.masking import CATEGORIES
 from agentworld.data.settings import DataSettings
@@ -25,3 +26,7 @@ def validate(settings: DataSettings) -> None:
         if not 0 <= keep <= 1:
             raise RequestError(f"data.mask.keep.{category}={keep}: a share is a number from 0 to 1")
     check_shares(settings.split)
+    check_sources(settings.documents)
+    check_paths(settings.documents)
+    if settings.split.cpt == 0 and any(source.share > 0 for source in settings.documents):
+        raise RequestError("data.documents are read by CPT, and data.split.cpt=0; raise it or set data.documents=[]")

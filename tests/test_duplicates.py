@@ -10,10 +10,11 @@ import pytest
 from recorded import needs_corpora, recorded
 
 from agentworld.data import duplicates
-from agentworld.data.duplicates import DuplicateIndex, DuplicateSettings, Pair, drop_duplicates
+from agentworld.data.duplicates import DuplicateIndex, Pair, drop_duplicates
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.held_out import HeldOut
 from agentworld.data.schema import System, Trajectory, Turn
+from agentworld.data.settings import DuplicateSettings
 
 ONE_WORD = DuplicateSettings(shingle_words=1)
 

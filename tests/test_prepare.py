@@ -55,8 +55,10 @@ def test_everything_is_written_and_accounted_for(source, tmp_path):
     pools = {pool: list(read_jsonl(out / f"{pool}.jsonl")) for pool in POOLS}
     assert report["read"] | {"reasons": 0} == {"read": 120, "kept": 120, "rejected": 0, "reasons": 0}
     counts = report["filters"]
-    assert counts["read"] == counts["kept"] + counts["too_short"] + counts["duplicates"] == 120
-    assert sum(len(pool) for pool in pools.values()) == counts["kept"]
+    assert counts["read"] == counts["kept"] + counts["too_short"] + counts["without_target"] == 120
+    same = report["duplicates"]
+    assert counts["kept"] == same["read"] == sum(same[k] for k in ("kept", "exact", "prefix", "near", "held_out"))
+    assert sum(len(pool) for pool in pools.values()) == same["kept"]
     assert all(t in given for pool in pools.values() for t in pool)
     groups = [{t.split_group for t in pool} for pool in pools.values()]
     assert all(groups)

@@ -14,11 +14,18 @@ from small_run import metrics, reopened, rows_of, wait_for_step
 from agentworld.train import checkpoint
 from agentworld.train.launch import free_port, rank_environment
 
+# Several (run, stage) one after the other in the processes of one start, which takes longer than the stages themselves.
 # A model of a few steps never closes the answer's tag: every reward would be 0, and so every gradient. Here the reward
 # of a completion comes from its ids; the real one runs too, and writes the completions.
 WORKER = """
 import sys
-from agentworld.train import rl, worker
+from pathlib import Path
+from agentworld.train import stop, worker
+from agentworld.train.compose import load_recipe
+stop.install()
+worker.quiet_libraries()
+from accelerate.state import AcceleratorState, GradientState
+from agentworld.train import cpt, engine, rl, sft
 real = rl.reward_function
 def varied(*given):
     score = real(*given)
@@ -27,19 +34,25 @@ def varied(*given):
         return [float(sum(ids) % 7) for ids in completion_ids]
     return reward
 rl.reward_function = varied
-sys.exit(worker.main(sys.argv[1:]))
+for run, stage in zip(sys.argv[1::2], sys.argv[2::2]):
+    config = load_recipe(run)
+    engine.start_rank(config.engine)
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    {"cpt": cpt, "sft": sft, "rl": rl}[stage].run(config, Path(run))
+engine.leave()
 """
 # Steps of a run, and the one it is resumed at: CPT and SFT cross the end of an epoch before and after it, RL is in the
 # middle of a rollout (two steps each).
 LENGTHS = {"cpt": (9, 5), "sft": (7, 3), "rl": (6, 3)}
 
 
-def started(run: Path, stage: str, ranks: int) -> list[subprocess.Popen]:
+def started(arguments: list[str], ranks: int) -> list[subprocess.Popen]:
     """The processes of a stage, without the launcher: signals can be sent to one of them."""
     shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "DS_ACCELERATOR": "cpu"}
     return [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(run), stage],
+            [sys.executable, *arguments],
             env=rank_environment(shared, rank, ranks),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -75,7 +88,7 @@ def comparable(run: Path, stage: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def runs(chain, tmp_path_factory) -> dict:
-    """(stage, ranks) -> an uninterrupted stage and one that was resumed. Lone ranks run two at a time."""
+    """(stage, ranks) -> an uninterrupted stage, the same one resumed, and the step that it was resumed at."""
     made = {}
     root = tmp_path_factory.mktemp("resume")
     for ranks in (1, 2):
@@ -83,14 +96,13 @@ def runs(chain, tmp_path_factory) -> dict:
             settings = {"max_steps": steps, "save_steps": 1, "save_total_limit": steps + 1, "warmup_steps": 2}
             run = reopened(chain, root, f"{stage}-{ranks}", stage, **{stage: settings})
             made[stage, ranks] = (run, root / f"{stage}-{ranks}-resumed", step)
-    queue = [key for key in made if key[1] == 1]
-    for at_once in (queue[:2], queue[2:], *([key] for key in made if key[1] == 2)):
-        for place in (0, 1):
-            processes = [process for key in at_once for process in started(made[key][place], *key)]
-            finished(processes)
-            if place == 0:
-                for key in at_once:
-                    cut_back(made[key][0], made[key][1], key[0], made[key][2])
+    for place in (0, 1):
+        for ranks in (1, 2):
+            pairs = [(str(made[stage, ranks][place]), stage) for stage in LENGTHS]
+            finished(started(["-c", WORKER, *(word for pair in pairs for word in pair)], ranks))
+        if place == 0:
+            for (stage, _), (straight, resumed, step) in made.items():
+                cut_back(straight, resumed, stage, step)
     return made
 
 
@@ -129,7 +141,7 @@ def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_one_rank_stops_all_at_one_step(chain, tmp_path, signum) -> None:
     run = reopened(chain, tmp_path, "one", "cpt", cpt={"max_steps": 5000, "save_steps": 5000})
-    processes = started(run, "cpt", 2)
+    processes = started(["-m", "agentworld.train.worker", str(run), "cpt"], 2)
     wait_for_step(run / "cpt", 3, processes[0])
     processes[1].send_signal(signum)
     text = finished(processes, code=3)

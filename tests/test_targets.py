@@ -8,8 +8,8 @@ from preparation import settings_for, silent, teacher, trajectory
 
 from agentworld.data.prepare import prepare
 from agentworld.data.render import Renderer
-from agentworld.data.schema import Turn, write_jsonl
-from agentworld.data.settings import MaskSettings
+from agentworld.data.schema import Turn, read_jsonl, write_jsonl
+from agentworld.data.settings import DuplicateSettings, MaskSettings
 from agentworld.data.tokenizer import load_tokenizer
 
 SPOKEN = "the harness gave up"
@@ -70,3 +70,21 @@ def test_instructions_reach_training_and_nothing_that_is_held_out(tmp_path) -> N
     assert counts["cpt"]["controlled"] == texts[1.0, "cpt"].count(told)
     assert counts["rl"]["controlled"] == texts[1.0, "rl"].count(told)
     assert json.loads((tmp_path / "out-1.0" / "report.json").read_text())["instructions"] == counts
+
+
+def test_what_was_said_before_or_is_held_out_reaches_no_pool(tmp_path) -> None:
+    given = [trajectory(index) for index in range(120)]
+    longest = max(given, key=lambda t: len(t.turns))
+    copies = [replace(given[3], id="z-copy"), replace(longest, id="z-beginning", turns=longest.turns[:-1])]
+    path, held_out = tmp_path / "in.jsonl", tmp_path / "held_out.txt"
+    write_jsonl(path, [*copies, *given])
+    held_out.write_text("# a group and all whose name begins so\ng7\ng3*\n")
+    settings = settings_for(path, held_out=[str(held_out)], duplicates=DuplicateSettings(near=False))
+    report = prepare(settings, 0, tmp_path / "out", teacher, None, silent)
+    pools = [t for name in ("cpt", "sft", "rl", "eval") for t in read_jsonl(tmp_path / "out" / f"{name}.jsonl")]
+    assert {t.id for t in pools}.isdisjoint({"z-copy", "z-beginning"})
+    assert not {t.split_group for t in pools} & {"g7", "g3", *(f"g3{digit}" for digit in range(10))}
+    same = report["duplicates"]
+    assert same["held_out"] == sum(t.split_group == "g7" or t.split_group.startswith("g3") for t in given)
+    assert same["exact"] >= 1 and same["prefix"] >= 1
+    assert same["kept"] == len(pools) == same["read"] - same["exact"] - same["prefix"] - same["near"] - same["held_out"]

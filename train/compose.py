@@ -53,7 +53,10 @@ def compose(overrides: Sequence[str]) -> Config:
     assert isinstance(config, Config)
     config.run.root = _expanded(config.run.root)
     config.model.path = _expanded(config.model.path)
+    for source in config.data.documents:
+        source.path = _expanded(source.path)
     config.data.trajectories = [_expanded(path) for path in config.data.trajectories]
+    config.data.held_out = [_expanded(path) for path in config.data.held_out]
     validate(config)
     return config
 
@@ -160,6 +163,8 @@ def _check_value(schema: DictConfig, key: str, raw: str, annotation: Any, value:
 
 
 def _described(annotation: Any, key: str, raw: str) -> str:
+    if get_origin(annotation) is list and hasattr(get_args(annotation)[0], "__dataclass_fields__"):
+        return f"a list of mappings of {', '.join(get_args(annotation)[0].__dataclass_fields__)}"
     if get_origin(annotation) is list:
         return f"a list, such as {key}=[{raw}]" if raw and raw.isprintable() and "[" not in raw else "a list of texts"
     if get_origin(annotation) is dict:

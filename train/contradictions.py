@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
+from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
 from agentworld.rewards.settings import RUBRICS
@@ -41,6 +42,7 @@ POSITIVE = (
     *(f"data.{key}" for key in ("min_turns", "cpt_row_tokens", "sft_row_tokens", "rl_prompt_tokens")),
     *(f"data.record.{key}" for key in ("count", "min_turns", "command_timeout", "max_output_chars")),
     "data.split.eval",
+    "data.duplicates.shingle_words",
     *("engine.expert_parallel", "cluster.nodes", "cluster.tasks_per_node"),
 )
 NOT_NEGATIVE = (
@@ -195,6 +197,7 @@ def _validate_data(data: DataSettings, stage: str) -> None:
             raise RequestError(
                 f"stage={stage} trains {pool}, but data.split.{pool}=0 leaves it no data; choose another stage"
             )
+    check_sources(data.documents)
     if record.min_turns > record.max_turns:
         raise RequestError(
             f"data.record.min_turns={record.min_turns} is more than data.record.max_turns={record.max_turns}"
@@ -208,6 +211,10 @@ def _validate_data(data: DataSettings, stage: str) -> None:
         raise RequestError(
             f"data.tokenizer_vocab_size={data.tokenizer_vocab_size} must be at least {SMALLEST_VOCABULARY}: every byte "
             "and control token has an entry"
+        )
+    if not 0 < data.duplicates.threshold <= 1:
+        raise RequestError(
+            f"data.duplicates.threshold={data.duplicates.threshold} is a similarity over 0 and up to 1, for example 0.8"
         )
     if not 0 <= data.simulation_share <= 1:
         raise RequestError(f"data.simulation_share is a share in [0, 1], found {data.simulation_share}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 from agentworld.data import prepare
+from agentworld.data.documents_settings import check_paths, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
@@ -140,11 +141,13 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
 
 def check_inputs(config: Config) -> None:
     """Refuse inputs that are not there, before the run directory is made or anything in it deleted."""
-    for path in map(Path, config.data.trajectories):
-        if not path.is_file():
-            raise RequestError(f"data.trajectories: {path} is not a file")
+    named = [("data.trajectories", path) for path in config.data.trajectories]
+    for key, path in [*named, *(("data.held_out", path) for path in config.data.held_out)]:
+        if not Path(path).is_file():
+            raise RequestError(f"{key}: {path} is not a file")
         with open(path, "rb"):  # readable, or an OSError that names it
             pass
+    check_paths(config.data.documents)
     model = Path(config.model.path)
     if config.model.path and not (model / "config.json").is_file():
         raise RequestError(f"model.path={model} is not a Hugging Face directory: it holds no config.json")
@@ -171,6 +174,8 @@ def check_inputs(config: Config) -> None:
 def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
     """overwrite=true would delete an input that lies in the run itself."""
     inputs = [("data.trajectories", path) for path in config.data.trajectories]
+    inputs += [("data.held_out", path) for path in config.data.held_out]
+    inputs += [(f"{key_of(source)}.path", source.path) for source in config.data.documents if source.path]
     if config.model.path:
         inputs.append(("model.path", config.model.path))
     for key, path in inputs:
