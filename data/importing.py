@@ -26,12 +26,13 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.formats import FORMATS, agentworldbench, by_name, detect
 from agentworld.data.formats.container import DamagedError, Record, lines, look, records
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
-from agentworld.data.import_units import Unit, find_files, shard_of, units_of
+from agentworld.data.import_units import Unit, is_same_file, search, shard_of, units_of
 from agentworld.data.ordered_map import ordered_map
 from agentworld.data.schema import Trajectory, to_dict
 from agentworld.data.unicode_text import without_lone_surrogates
 
 REASONS_KEPT = 1000  # of a file, in the report; all are counted
+SKIPPED_KEPT = 1000  # entries of folders that are no files, in the report; all are counted
 SHOWN_REASONS = 10  # on the screen
 SEEN_CHARACTERS = 80  # of an unknown file, in the error
 UNITS_AHEAD = 256  # given to the workers beyond the one that is waited for
@@ -97,6 +98,7 @@ def import_files(
     say: Callable[[str], None] = print,
     filters: bool = True,
     redact: bool = True,
+    report_to: Path | None = None,
 ) -> dict[str, Any]:
     """Import files and folders into `out`, which appears when it is whole, and return the report.
 
@@ -107,16 +109,20 @@ def import_files(
         shard: (i, n): the i-th of n consecutive parts of the work, i from 0.
         workers: processes; 0 = one a core.
         filters, redact: see `cleaning` and `redaction`.
+        report_to: where the report is written too, also when nothing is kept.
 
     Raises:
-        RequestError: a path that is not there, an unknown format name, a named file of no known format.
+        RequestError: a path that is not there, an unknown format name, a named file of no known format, an output that
+            would replace an input or is no regular file.
         ContentError: no trajectory was kept, or a record under "fail".
     """
     chosen = None if format_name == "auto" else by_name(format_name)
-    files = list(find_files(paths))
+    outputs = {"--out": out} if report_to is None else {"--out": out, "--report": report_to}
+    _check_outputs(paths, outputs)
+    files, skipped = search(paths, left_out=list(outputs.values()))
     units = shard_of(list(chain.from_iterable(units_of(file, chosen) for file in files)), shard)
     counts: dict[str, FileCount] = {}
-    temporary = tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent)
+    temporary = tempfile.mkdtemp(prefix=".agentworld-import-", dir=out.parent)
     try:
         processes = min(workers or len(os.sched_getaffinity(0)), max(1, len(units)))
         name = None if chosen is None else chosen.name
@@ -127,7 +133,9 @@ def import_files(
                 counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})
                 if done % 100 == 0 or done == len(units):
                     say(f"import: {done}/{len(units)} parts, {sum(c.kept for c in counts.values())} trajectories")
-        report = _report(list(counts.values()))
+        report = _report(list(counts.values()), skipped)
+        if report_to is not None:
+            write_report(report, report_to)
         if report["totals"]["kept"] == 0:
             raise ContentError(_nothing_kept(report))
         whole = Path(temporary) / "whole"
@@ -141,6 +149,25 @@ def import_files(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return report
+
+
+def _check_outputs(paths: Sequence[Path], outputs: dict[str, Path]) -> None:
+    """Refuse, before any work, outputs that cannot be written or would replace what is read."""
+    for name, path in outputs.items():
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise RequestError(f"{name} {path}: a folder; name a file")
+        if path.exists() and not path.is_file():
+            raise RequestError(f"{name} {path}: not a regular file; the output replaces what it names")
+        if not folder.is_dir():
+            raise RequestError(f"{name} {path}: the folder {folder} does not exist; make it")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise RequestError(f"{name} {path}: the folder {folder} cannot be written")
+        for other in paths:
+            if is_same_file(path, other):
+                raise RequestError(f"{name} {path}: the input {other} itself, which would be replaced; name another")
+    if len(outputs) == 2 and is_same_file(*outputs.values()):
+        raise RequestError(f"--out and --report are one file, {outputs['--out']}; name two")
 
 
 def _convert_numbered(
@@ -234,7 +261,7 @@ def _check(unit: Unit, count: FileCount, on_bad: str) -> None:
         raise RequestError(f"{unit.file.path} is of no known format; it begins with {seen!r}. Known: {known}")
 
 
-def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
+def _report(counts: Sequence[FileCount], skipped: list[dict[str, str]]) -> dict[str, Any]:
     files = [
         {
             "path": count.path,
@@ -254,7 +281,8 @@ def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
     for name, names in COUNTERS.items():
         totals[name] = _named(sum((getattr(count, name) for count in counts), Counter()), names)
     totals["unrecognised_files"] = sum(count.format is None and count.read == 0 for count in counts)
-    return {"files": files, "totals": totals}
+    totals["skipped"] = len(skipped)
+    return {"files": files, "skipped": skipped[:SKIPPED_KEPT], "totals": totals}
 
 
 def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
@@ -264,8 +292,14 @@ def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """The report as JSON."""
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """The report as JSON, whole or not at all."""
+    text, _ = without_lone_surrogates(json.dumps(report, indent=1, ensure_ascii=False))
+    temporary = path.parent / f".agentworld-report-{os.getpid()}"
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def summary(report: dict[str, Any], out: Path) -> str:
@@ -273,6 +307,9 @@ def summary(report: dict[str, Any], out: Path) -> str:
     totals = report["totals"]
     rows = [f"{out}: {totals['kept']} trajectories, {totals['turns']} turns; {totals['rejected']} of {totals['read']} "
             f"records rejected, {totals['unrecognised_files']} files of no known format"]  # fmt: skip
+    if totals["skipped"]:
+        first = report["skipped"][0]
+        rows.append(f"  {totals['skipped']} entries of folders skipped, the first {first['path']}: {first['reason']}")
     by_format: dict[str, list[int]] = {}
     for file in report["files"]:
         if file["format"] is not None:

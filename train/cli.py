@@ -145,16 +145,11 @@ def record(options: argparse.Namespace) -> int:
 def import_logs(options: argparse.Namespace) -> int:
     from agentworld.data import importing
 
-    for name in ("out", "report"):
-        path = getattr(options, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise RequestError(f"--{name} {path}: the folder {path.absolute().parent} does not exist; make it")
     report = importing.import_files(
         options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
         filters=options.filters == "on", redact=options.redact == "on",
+        report_to=options.report,
     )  # fmt: skip
-    if options.report is not None:
-        importing.write_report(report, options.report)
     _say(importing.summary(report, options.out))
     return DONE
 
