@@ -131,23 +131,30 @@ def _that_can_be_read(skipped: list[dict[str, str]]) -> str:
 
 
 def units_of(file: SourceFile, chosen: Format | None) -> Iterator[Unit]:
-    """One unit, or several for a large file of lines."""
-    size = file.path.stat().st_size
+    """One unit, or several for a large file of lines. A file that cannot be read is one: a worker will say so."""
+    size = _size(file.path)
     if size <= UNIT_BYTES or not _can_be_cut(file.path, chosen):
         yield Unit(file)
         return
     with open(file.path, "rb") as opened:
         start, number = 0, 1
-        while start < size:
-            read = opened.read(UNIT_BYTES) + opened.readline()
+        while start < size and (read := opened.read(UNIT_BYTES) + opened.readline()):
             yield Unit(file, start, opened.tell(), number)
             start, number = opened.tell(), number + read.count(b"\n")
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 for a file that has vanished."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _can_be_cut(path: Path, chosen: Format | None) -> bool:
     try:
         head = look(path)
-    except DamagedError:
+    except (DamagedError, OSError):
         return False
     known = chosen or detect(head)
     return head.layout == "lines" and known is not None and not known.whole
@@ -156,10 +163,10 @@ def _can_be_cut(path: Path, chosen: Format | None) -> bool:
 def shard_of(units: Sequence[Unit], shard: tuple[int, int]) -> list[Unit]:
     """The units that begin in the i-th of n equal parts of all bytes."""
     index, count = shard
-    sizes = [(unit.end - unit.start) if unit.end is not None else unit.file.path.stat().st_size for unit in units]
+    sizes = [(unit.end - unit.start) if unit.end is not None else _size(unit.file.path) for unit in units]
     total, place, chosen = max(1, sum(sizes)), 0, []
     for unit, size in zip(units, sizes, strict=True):
-        if place * count // total == index:
+        if min(place * count // total, count - 1) == index:  # empty files at the end belong to the last
             chosen.append(unit)
         place += size
     return chosen

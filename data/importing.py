@@ -38,8 +38,7 @@ SEEN_CHARACTERS = 80  # of an unknown file, in the error
 UNITS_AHEAD = 256  # given to the workers beyond the one that is waited for
 EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
-MISFITS = (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError)
-
+MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 
 NUMBERS = ("read", "kept", "rejected", "turns", "turns_read", "replaced_surrogates")
 COUNTERS = {  # of a file, with the names that each may hold
@@ -84,7 +83,7 @@ class FileCount:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in COUNTERS:
             getattr(self, name).update(getattr(other, name))
-        self.reasons = [*self.reasons, *other.reasons][:REASONS_KEPT]
+        self.reasons += other.reasons[: REASONS_KEPT - len(self.reasons)]
         self.first_bad = self.first_bad or other.first_bad
 
 
@@ -136,8 +135,10 @@ def import_files(
         report = _report(list(counts.values()), skipped)
         if report_to is not None:
             write_report(report, report_to)
-        if report["totals"]["kept"] == 0:
+        if report["totals"]["kept"] == 0 and (units or shard[1] == 1):
             raise ContentError(_nothing_kept(report))
+        if not units:
+            say(f"import: shard {shard[0]}/{shard[1]} has no part of the work; {out} is empty")
         whole = Path(temporary) / "whole"
         with open(whole, "wb") as joined:
             for number in range(len(units)):
@@ -186,25 +187,43 @@ def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, red
         except DamagedError as error:
             count.reject(unit.file.name, str(error))
             return count
+        except OSError as error:
+            count.reject(unit.file.name, _unreadable(error))
+            return count
         known = by_name(chosen) if chosen is not None else detect(head)
         if known is None:
             return count
         count.format = known.name
-        for item in converted(unit, head, known):
+        for where, item in converted(unit, head, known):
             if isinstance(item, Rejected):
-                count.reject(item.where, item.reason)
+                count.reject(where, item.reason)
                 continue
-            count.turns_read += len(item.turns)
-            kept = _cleaned(item, count, filters, redact)
-            if kept is None:
-                continue
-            text, replaced = without_lone_surrogates(json.dumps(to_dict(kept), ensure_ascii=False))
-            out.write(text + "\n")
-            count.read += 1
-            count.kept += 1
-            count.turns += len(kept.turns)
-            count.replaced_surrogates += replaced
+            of_item, line = _line(where, item, filters, redact)
+            count.add(of_item)
+            out.write(line)
     return count
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _line(where: str, trajectory: Trajectory, filters: bool, redact: bool) -> tuple[FileCount, str]:
+    """The line of one trajectory, or "" where it is rejected, and its count."""
+    count = FileCount("", None, turns_read=len(trajectory.turns))
+    try:
+        kept = _cleaned(trajectory, count, filters, redact)
+        if kept is None:
+            return count, ""
+        row = json.dumps(to_dict(kept), ensure_ascii=False, allow_nan=False)
+        text, count.replaced_surrogates = without_lone_surrogates(row)
+    except MISFITS as error:  # a meta that holds NaN, is nested too deep, ...
+        count = FileCount("", None, turns_read=len(trajectory.turns))
+        count.turns_removed[cleaning.OF_REJECTED] = len(trajectory.turns)
+        count.reject(where, f"cannot be written: {type(error).__name__}: {error}")
+        return count, ""
+    count.read, count.kept, count.turns = 1, 1, len(kept.turns)
+    return count, text + "\n"
 
 
 def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bool) -> Trajectory | None:
@@ -224,26 +243,32 @@ def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bo
     return trajectory
 
 
-def converted(unit: Unit, head: Head, known: Format) -> Iterator[Trajectory | Rejected]:
-    """The trajectories of a unit and what gives none; `where` of the rejected is complete."""
+def converted(unit: Unit, head: Head, known: Format) -> Iterator[tuple[str, Trajectory | Rejected]]:
+    """The trajectories of a unit and what gives none, each after its place."""
     name = unit.file.name
     path = unit.file.path
     found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
-    if known.whole and head.layout in ("array", "lines"):
-        found = _together(list(found))
-    for record in found:
-        if isinstance(record, Rejected):
-            yield Rejected(name + record.where, record.reason)
-            continue
-        origin = Origin(name, record.where)
-        try:
-            for item in known.convert(record.value, origin):
-                yield Rejected(f"{name}{record.where}{item.where}", item.reason) if isinstance(item, Rejected) else item
-        except UnusableError as error:
-            yield Rejected(name + record.where, str(error))
-        except MISFITS as error:
-            reason = f"not a record that {known.name} can read: {type(error).__name__}: {error}"
-            yield Rejected(name + record.where, reason)
+    try:
+        if known.whole and head.layout in ("array", "lines"):
+            found = _together(list(found))
+        for record in found:
+            if isinstance(record, Rejected):
+                yield name + record.where, record
+            else:
+                yield from _of_record(record, name, known)
+    except OSError as error:  # it vanished, or the disk fails in the middle
+        yield name, Rejected("", _unreadable(error))
+
+
+def _of_record(record: Record, name: str, known: Format) -> Iterator[tuple[str, Trajectory | Rejected]]:
+    where = name + record.where
+    try:
+        for item in known.convert(record.value, Origin(name, record.where)):
+            yield (where + item.where if isinstance(item, Rejected) else where), item
+    except UnusableError as error:
+        yield where, Rejected("", str(error))
+    except MISFITS as error:
+        yield where, Rejected("", f"not a record that {known.name} can read: {type(error).__name__}: {error}")
 
 
 def _together(found: list[Record | Rejected]) -> Iterator[Record | Rejected]:
@@ -257,7 +282,8 @@ def _check(unit: Unit, count: FileCount, on_bad: str) -> None:
         raise ContentError(f"{first['where']}: {first['reason']}; --on-bad skip counts such records and goes on")
     if count.format is None and count.read == 0 and unit.file.named:
         known = ", ".join(f"{known.name} ({known.about})" for known in FORMATS)
-        seen = unit.file.path.read_bytes()[:SEEN_CHARACTERS].decode("utf-8", "replace")
+        with open(unit.file.path, "rb") as file:
+            seen = file.read(SEEN_CHARACTERS).decode("utf-8", "replace")
         raise RequestError(f"{unit.file.path} is of no known format; it begins with {seen!r}. Known: {known}")
 
 

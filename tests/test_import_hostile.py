@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agentworld.data import importing
-from agentworld.data.errors import RequestError
+from agentworld.data import import_units, importing
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.train.cli import main
 
 
@@ -125,3 +125,81 @@ def test_file_names_that_are_not_utf8_stay_apart(here) -> None:
         Path(os.fsdecode(name)).write_text(json.dumps(row(name.hex())))
     _, report = imported("logs", report_to=Path("r.json"))
     assert [file["path"] for file in report["files"]] == ["logs/a.jsonl", r"logs/\xfe.jsonl", r"logs/\xff.jsonl"]
+
+
+def test_a_trajectory_that_cannot_be_written_is_rejected_with_its_place_and_the_others_stay(here) -> None:
+    deep: dict = {}
+    for _ in range(600):
+        deep = {"d": deep}
+    bad = [row("nan"), row("inf"), row("deep")]
+    for trajectory, value in zip(bad, (float("nan"), float("inf"), deep), strict=True):
+        trajectory["turns"][1]["meta"] = {"value": value}
+    write("logs/a.jsonl", row("a1"), *bad, row("a2"))
+    ids, report = imported("logs")
+    assert ids == ["a1", "a2"]
+    (file,) = report["files"]
+    assert [entry["where"] for entry in file["rejected"]] == [f"logs/a.jsonl:{n}" for n in (2, 3, 4)]
+    assert [entry["reason"].partition(": ")[0] for entry in file["rejected"]] == ["cannot be written"] * 3
+    assert "ValueError: Out of range float" in file["rejected"][0]["reason"]
+    assert "RecursionError" in file["rejected"][2]["reason"]
+    assert (file["turns_read"], file["turns_kept"], file["turns_removed"]["of_rejected_trajectories"]) == (10, 4, 6)
+    with pytest.raises(ContentError, match=r"logs/a\.jsonl:2: cannot be written"):
+        imported("logs", on_bad="fail")
+
+
+@pytest.mark.parametrize("what,error", [("filters", OverflowError("big")), ("redaction", RecursionError("deep"))])
+def test_what_a_filter_stumbles_over_costs_one_trajectory(here, monkeypatch, what, error) -> None:
+    def fails(trajectory):
+        if trajectory.id == "a1":
+            raise error
+        return original(trajectory)
+
+    module, name = (importing.cleaning, "clean") if what == "filters" else (importing.redaction, "redact")
+    original = getattr(module, name)
+    monkeypatch.setattr(module, name, fails)
+    ids, report = imported("logs")
+    assert ids == ["a2"]
+    assert report["files"][0]["rejected"] == [
+        {"where": "logs/a.jsonl:1", "reason": f"cannot be written: {type(error).__name__}: {error}"}
+    ]
+
+
+@pytest.mark.parametrize("function", ["look", "records"])
+def test_a_file_that_cannot_be_read_is_counted_and_the_others_are_imported(here, monkeypatch, function) -> None:
+    write("logs/b.jsonl", row("b"))
+    original = getattr(importing, function)
+
+    def vanished(path, *rest):
+        if path.name == "a.jsonl":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return original(path, *rest)
+
+    monkeypatch.setattr(importing, function, vanished)
+    ids, report = imported("logs")
+    assert ids == ["b"]
+    assert report["files"][0]["rejected"] == [
+        {"where": "logs/a.jsonl", "reason": "cannot be read: No such file or directory"}
+    ]
+    with pytest.raises(ContentError, match="cannot be read"):
+        imported("logs", on_bad="fail")
+
+
+def test_a_named_file_that_cannot_be_read_is_a_wrong_request(here, monkeypatch) -> None:
+    def refused(*_):
+        raise PermissionError(13, "Permission denied", "logs/a.jsonl")
+
+    monkeypatch.setattr("builtins.open", refused)
+    with pytest.raises(RequestError, match=r"logs/a\.jsonl: cannot be read: Permission denied"):
+        imported("logs/a.jsonl")
+
+
+def test_empty_files_at_the_end_belong_to_the_last_shard(here) -> None:
+    Path("logs/z.jsonl").touch()
+    units = [import_units.Unit(file) for file in import_units.find_files([Path("logs")])]
+    assert [import_units.shard_of(units, (index, 3)) for index in range(3)] == [units[:1], [], units[1:]]
+
+
+def test_a_shard_without_work_writes_an_empty_file_and_says_so(here, capsys) -> None:
+    assert main(["import", "logs", "--out", "x.jsonl", "--shard", "1/3"]) == 0
+    assert Path("x.jsonl").read_bytes() == b""
+    assert "shard 1/3 has no part of the work; x.jsonl is empty" in capsys.readouterr().out
