@@ -2,7 +2,8 @@
 
 Work is cut into units: a file, or a range of the lines of a large JSON Lines file. Units are converted by all cores,
 each into a part of its own, and the parts are joined in order: the output is the same bytes whatever the number of
-workers, and the outputs of the shards of one import, joined in order, are the output of the whole.
+workers, and the outputs of the shards of one import, joined in order, are the output of the whole. Of trajectories with
+one id only the first is kept; shards do not know the ids of each other.
 
 What a format gives passes the filters of the paper (`cleaning`) and loses personal data and secrets (`redaction`), but
 for the rows of a benchmark: their scores compare with those of others only if they stay as they are.
@@ -17,9 +18,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from agentworld.data import cleaning, redaction
 from agentworld.data.errors import ContentError, RequestError
@@ -32,6 +36,7 @@ from agentworld.data.schema import Trajectory, to_dict
 from agentworld.data.unicode_text import without_lone_surrogates
 
 REASONS_KEPT = 1000  # of a file, in the report; all are counted
+DIGEST_BYTES = 16  # of an id: two of 10^9 are the same with probability 10^-21
 SKIPPED_KEPT = 1000  # entries of folders that are no files, in the report; all are counted
 SHOWN_REASONS = 10  # on the screen
 SEEN_CHARACTERS = 80  # of an unknown file, in the error
@@ -132,6 +137,13 @@ def import_files(
                 counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})
                 if done % 100 == 0 or done == len(units):
                     say(f"import: {done}/{len(units)} parts, {sum(c.kept for c in counts.values())} trajectories")
+        parts = [Path(temporary, f"{number:06}") for number in range(len(units))]
+        for number, twice in _repeated(parts).items():
+            of_file = counts[units[number].file.name]
+            count = FileCount(of_file.path, of_file.format)
+            _drop_lines(parts[number], twice, count)
+            _check(units[number], count, on_bad)
+            of_file.add(count)
         report = _report(list(counts.values()), skipped)
         if report_to is not None:
             write_report(report, report_to)
@@ -141,8 +153,8 @@ def import_files(
             say(f"import: shard {shard[0]}/{shard[1]} has no part of the work; {out} is empty")
         whole = Path(temporary) / "whole"
         with open(whole, "wb") as joined:
-            for number in range(len(units)):
-                with open(Path(temporary, f"{number:06}"), "rb") as file:
+            for part in parts:
+                with open(part, "rb") as file:
                     shutil.copyfileobj(file, joined)
             joined.flush()
             os.fsync(joined.fileno())
@@ -181,7 +193,11 @@ def _convert_numbered(
 def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:
     """Convert one unit into the file `part`, in a worker process."""
     count = FileCount(unit.file.name, chosen)
-    with open(part, "w", encoding="utf-8") as out:
+    with (
+        open(part, "w", encoding="utf-8") as out,
+        open(f"{part}.places", "w") as places,
+        open(f"{part}.ids", "wb") as ids,
+    ):
         try:
             head = look(unit.file.path)
         except DamagedError as error:
@@ -200,8 +216,16 @@ def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, red
                 continue
             of_item, line = _line(where, item, filters, redact)
             count.add(of_item)
-            out.write(line)
+            if line:
+                out.write(line)
+                places.write(json.dumps(where) + "\n")
+                ids.write(_digest(item.id))
     return count
+
+
+def _digest(name: str) -> bytes:
+    """Of an id as it is written."""
+    return blake2b(without_lone_surrogates(name)[0].encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def _unreadable(error: OSError) -> str:
@@ -226,6 +250,41 @@ def _line(where: str, trajectory: Trajectory, filters: bool, redact: bool) -> tu
     return count, text + "\n"
 
 
+def _repeated(parts: Sequence[Path]) -> dict[int, set[int]]:
+    """By part, the lines (from 0) whose id an earlier line has, in this part or in one before it."""
+    ids = [np.frombuffer(Path(f"{part}.ids").read_bytes(), dtype=[("a", "<u8"), ("b", "<u8")]) for part in parts]
+    ends = np.cumsum([len(of_part) for of_part in ids])
+    joined = np.concatenate(ids) if ids else np.empty(0, dtype=[("a", "<u8"), ("b", "<u8")])
+    order = np.lexsort((joined["b"], joined["a"]))  # stable: the first of equal ids stays first
+    again = np.flatnonzero(joined[order][1:] == joined[order][:-1]) + 1
+    repeated: dict[int, set[int]] = {}
+    for place in np.sort(order[again]):
+        number = int(np.searchsorted(ends, place, side="right"))
+        repeated.setdefault(number, set()).add(int(place - (ends[number] - len(ids[number]))))
+    return repeated
+
+
+def _drop_lines(part: Path, dropped: set[int], count: FileCount) -> None:
+    """Take lines out of a part; `count` gets them as rejected, and less as kept."""
+    left = Path(f"{part}.left")
+    with (
+        open(part, encoding="utf-8", newline="\n") as lines,
+        open(f"{part}.places") as places,
+        open(left, "w", encoding="utf-8", newline="\n") as out,
+    ):
+        for number, (line, where) in enumerate(zip(lines, places, strict=True)):
+            if number not in dropped:
+                out.write(line)
+                continue
+            row = json.loads(line)
+            count.reject(json.loads(where), f"an earlier trajectory has the id {row['id']!r}")
+            count.read -= 1  # it is counted as read already
+            count.kept -= 1
+            count.turns -= len(row["turns"])
+            count.turns_removed[cleaning.OF_REJECTED] += len(row["turns"])
+    left.replace(part)
+
+
 def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bool) -> Trajectory | None:
     """What filters and redaction leave, counted; None where a filter dropped the trajectory."""
     if trajectory.source in EVALUATION_SOURCES:
@@ -247,8 +306,8 @@ def converted(unit: Unit, head: Head, known: Format) -> Iterator[tuple[str, Traj
     """The trajectories of a unit and what gives none, each after its place."""
     name = unit.file.name
     path = unit.file.path
-    found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
     try:
+        found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
         if known.whole and head.layout in ("array", "lines"):
             found = _together(list(found))
         for record in found:

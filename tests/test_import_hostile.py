@@ -203,3 +203,26 @@ def test_a_shard_without_work_writes_an_empty_file_and_says_so(here, capsys) -> 
     assert main(["import", "logs", "--out", "x.jsonl", "--shard", "1/3"]) == 0
     assert Path("x.jsonl").read_bytes() == b""
     assert "shard 1/3 has no part of the work; x.jsonl is empty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("unit_bytes", [1, 32 << 20])
+def test_of_trajectories_with_one_id_the_first_is_kept(here, monkeypatch, unit_bytes) -> None:
+    monkeypatch.setattr(import_units, "UNIT_BYTES", unit_bytes)
+    write("logs/a.jsonl", row("a"), row("b", source="first"), row("b", source="second\u2028"), row("c"))
+    write("logs/b.jsonl", row("d"), row("a"), row("half \ud83d"), row("half \ufffd"), row("b"))
+    ids, report = imported("logs", workers=2)
+    assert ids == ["a", "b", "c", "d", "half \ufffd"]
+    assert json.loads(Path("out.jsonl").read_text().split("\n")[1])["source"] == "first"
+    assert [entry for file in report["files"] for entry in file["rejected"]] == [
+        {"where": "logs/a.jsonl:3", "reason": "an earlier trajectory has the id 'b'"},
+        {"where": "logs/b.jsonl:2", "reason": "an earlier trajectory has the id 'a'"},
+        {"where": "logs/b.jsonl:4", "reason": "an earlier trajectory has the id 'half \ufffd'"},
+        {"where": "logs/b.jsonl:5", "reason": "an earlier trajectory has the id 'b'"},
+    ]
+    for counted in (*report["files"], report["totals"]):
+        assert counted["turns_read"] == counted["turns_kept"] + sum(counted["turns_removed"].values())
+    assert (report["totals"]["read"], report["totals"]["kept"], report["totals"]["rejected"]) == (9, 5, 4)
+    with pytest.raises(ContentError, match=r"logs/a\.jsonl:3: an earlier trajectory has the id 'b'"):
+        imported("logs", on_bad="fail")
+    ids, _ = imported("logs/b.jsonl", "logs/a.jsonl")
+    assert ids == ["d", "a", "half \ufffd", "b", "c"]
