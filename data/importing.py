@@ -9,15 +9,21 @@ What a format gives passes the filters of the paper (`cleaning`) and loses perso
 for the rows of a benchmark: their scores compare with those of others only if they stay as they are.
 """
 
+import ctypes
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
@@ -41,6 +47,8 @@ SKIPPED_KEPT = 1000  # entries of folders that are no files, in the report; all 
 SHOWN_REASONS = 10  # on the screen
 SEEN_CHARACTERS = 80  # of an unknown file, in the error
 UNITS_AHEAD = 256  # given to the workers beyond the one that is waited for
+STOPPED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
 MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
@@ -120,6 +128,31 @@ def import_files(
             would replace an input or is no regular file.
         ContentError: no trajectory was kept, or a record under "fail".
     """
+    try:
+        with _stopping_workers():
+            return _import(paths, out, format_name, on_bad, shard, workers, say, filters, redact, report_to)
+    except BrokenProcessPool:
+        raise ContentError(
+            "a worker was killed, often for a lack of memory; fewer --workers need less, each reads whole objects"
+        ) from None
+    except OSError as error:  # for example a full disk
+        if error.filename is None and error.strerror is not None:
+            error.filename = str(out)
+        raise
+
+
+def _import(
+    paths: Sequence[Path],
+    out: Path,
+    format_name: str,
+    on_bad: str,
+    shard: tuple[int, int],
+    workers: int,
+    say: Callable[[str], None],
+    filters: bool,
+    redact: bool,
+    report_to: Path | None,
+) -> dict[str, Any]:
     chosen = None if format_name == "auto" else by_name(format_name)
     outputs = {"--out": out} if report_to is None else {"--out": out, "--report": report_to}
     _check_outputs(paths, outputs)
@@ -164,6 +197,50 @@ def import_files(
     return report
 
 
+@contextmanager
+def _stopping_workers() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP end the workers at once, whatever they do, and interrupt this process."""
+    own = os.getpid()
+
+    def stop(*_: Any) -> None:
+        if os.getpid() != own:  # a worker that was just forked
+            os._exit(1)
+        for worker in multiprocessing.active_children():
+            if worker.pid not in others:
+                worker.terminate()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    others = {worker.pid for worker in multiprocessing.active_children()}
+    before = {number: signal.getsignal(number) for number in STOPPED_BY}
+    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]  # nohup ignores
+    try:
+        for number in taken:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+@cache
+def _as_worker() -> None:
+    """Once in each worker: end by SIGTERM without a word, leave Ctrl-C to the parent, and die with it (Linux)."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not parent.is_alive():  # it died before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _check_outputs(paths: Sequence[Path], outputs: dict[str, Path]) -> None:
     """Refuse, before any work, outputs that cannot be written or would replace what is read."""
     for name, path in outputs.items():
@@ -186,6 +263,7 @@ def _check_outputs(paths: Sequence[Path], outputs: dict[str, Path]) -> None:
 def _convert_numbered(
     numbered: tuple[int, Unit], folder: str, chosen: str | None, filters: bool, redact: bool
 ) -> FileCount:
+    _as_worker()
     number, unit = numbered
     return _convert_unit(unit, Path(folder, f"{number:06}"), chosen, filters, redact)
 

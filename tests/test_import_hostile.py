@@ -2,6 +2,10 @@
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -226,3 +230,93 @@ def test_of_trajectories_with_one_id_the_first_is_kept(here, monkeypatch, unit_b
         imported("logs", on_bad="fail")
     ids, _ = imported("logs/b.jsonl", "logs/a.jsonl")
     assert ids == ["d", "a", "half \ufffd", "b", "c"]
+
+
+SLOW = """
+import os, sys, time
+from agentworld.data import importing
+original = importing.cleaning.clean
+def clean(trajectory):
+    with open(f"worker-{os.getpid()}", "w"):
+        pass
+    time.sleep(600)
+importing.cleaning.clean = clean
+from agentworld.train.cli import main
+sys.exit(main(["import", "logs", "--out", "x.jsonl", "--report", "r.json", "--workers", "2"]))
+"""
+
+
+def started() -> tuple[subprocess.Popen, list[int]]:
+    """An import whose two workers hang, and their ids."""
+    write("logs/b.jsonl", row("b"))
+    parent = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while len(workers := [int(path.name[7:]) for path in Path().glob("worker-*")]) < 2:
+        assert time.monotonic() < deadline and parent.poll() is None
+        time.sleep(0.05)
+    return parent, workers
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def await_end(processes: list[int]) -> None:
+    deadline = time.monotonic() + 20
+    while any(is_running(process) for process in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_ends_the_import_at_once_with_one_line_and_nothing_left(here, number) -> None:
+    parent, workers = started()
+    parent.send_signal(number)
+    _, said = parent.communicate(timeout=30)
+    assert (parent.returncode, said) == (130, "agentworld: error: interrupted\n")
+    await_end(workers)
+    assert {path.name for path in here.iterdir()} == {"logs", *(f"worker-{worker}" for worker in workers)}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl")
+def test_workers_die_with_a_killed_import(here) -> None:
+    parent, workers = started()
+    parent.kill()
+    parent.communicate(timeout=30)
+    await_end(workers)
+
+
+def test_a_killed_worker_is_told(here) -> None:
+    parent, workers = started()
+    os.kill(workers[0], signal.SIGKILL)
+    _, said = parent.communicate(timeout=30)
+    assert parent.returncode == 1 and said.startswith("agentworld: error: a worker was killed, often for a lack of mem")
+    assert said.count("\n") == 1 and not Path("x.jsonl").exists()
+
+
+def test_control_characters_do_not_reach_the_terminal(here, capsys) -> None:
+    Path("logs/\x1b[2J.jsonl").write_text(json.dumps(row("a", domain="\x1b]0;title\x07")) + "\n")
+    assert main(["import", "logs", "--out", "x.jsonl", "--workers", "1"]) == 0
+    assert main(["import", "\x1b[2J", "--out", "x.jsonl"]) == 2
+    assert main(["import", "logs", "--out", "x.jsonl", "--on-bad", "fail", "--workers", "1"]) == 1
+    shown = capsys.readouterr()
+    assert "\x1b" not in shown.out + shown.err and "\x07" not in shown.out + shown.err
+    assert "⟨ESC⟩[2J: no such file" in shown.err
+
+
+def test_a_negative_number_of_workers_is_refused(here, capsys) -> None:
+    assert main(["import", "logs", "--out", "x.jsonl", "--workers", "-1"]) == 2
+    assert "-1 is negative" in capsys.readouterr().err
+
+
+def test_a_full_disk_names_the_output(here, monkeypatch, capsys) -> None:
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    assert main(["import", "logs", "--out", "x.jsonl", "--workers", "1"]) == 2
+    assert capsys.readouterr().err == "agentworld: error: x.jsonl: No space left on device\n"
+    assert {path.name for path in here.iterdir()} == {"logs"}
