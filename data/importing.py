@@ -197,6 +197,19 @@ def _import(
     return report
 
 
+def _is_output(path: Path) -> bool:
+    """Whether a file is what an import wrote: nothing, trajectories or a report."""
+    if path.stat().st_size == 0:
+        return True
+    try:
+        head = look(path)
+    except (DamagedError, OSError):
+        return False
+    known = detect(head)
+    is_report = isinstance(head.first, dict) and {"files", "totals"} <= head.first.keys()
+    return is_report or (known is not None and known.name == "agentworld")
+
+
 @contextmanager
 def _stopping_workers() -> Iterator[None]:
     """SIGINT, SIGTERM and SIGHUP end the workers at once, whatever they do, and interrupt this process."""
@@ -256,6 +269,8 @@ def _check_outputs(paths: Sequence[Path], outputs: dict[str, Path]) -> None:
         for other in paths:
             if is_same_file(path, other):
                 raise RequestError(f"{name} {path}: the input {other} itself, which would be replaced; name another")
+            if path.exists() and path.resolve().is_relative_to(other.resolve()) and not _is_output(path):
+                raise RequestError(f"{name} {path}: a log below {other}, which would be replaced; name another")
     if len(outputs) == 2 and is_same_file(*outputs.values()):
         raise RequestError(f"--out and --report are one file, {outputs['--out']}; name two")
 

@@ -79,6 +79,21 @@ def test_outputs_below_a_searched_folder_are_not_read_again(here) -> None:
     assert {entry["reason"] for entry in report["skipped"]} == {"an output of this import"}
 
 
+def test_a_raw_log_below_a_searched_folder_is_no_output(here, capsys) -> None:
+    Path("logs/chat.json").write_text('{"messages": []}')
+    for arguments in (["--out", "logs/chat.json"], ["--out", "x.jsonl", "--report", "logs/chat.json"]):
+        assert main(["import", "logs", *arguments]) == 2
+        assert "logs/chat.json: a log below logs, which would be replaced" in capsys.readouterr().err
+    assert Path("logs/chat.json").read_text() == '{"messages": []}'
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(here, capsys, monkeypatch) -> None:
+    Path("locked").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "locked")
+    assert main(["import", "logs", "--out", "x.jsonl", "--report", "locked/r.json"]) == 2
+    assert "locked cannot be written" in capsys.readouterr().err and not Path("x.jsonl").exists()
+
+
 def test_the_report_is_written_when_nothing_is_kept(here) -> None:
     write("short.jsonl", row("s", turns=row("s")["turns"][:1]))
     assert main(["import", "short.jsonl", "--out", "x.jsonl", "--report", "r.json"]) == 1

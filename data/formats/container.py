@@ -164,21 +164,25 @@ def _later_line(path: Path) -> Any:
     is none, or where that line stands inside of a larger object."""
     with open(path, "rb") as file:
         text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(file.read(PROBED_BYTES))
-    try:
-        _, damage = json.JSONDecoder().raw_decode(text, _skip(text, 0, BLANKS))
-    except json.JSONDecodeError as error:
-        damage = error.pos
-    except (RecursionError, ValueError):
-        damage = 0
     start, seen = 0, 0
     for line in text.split("\n"):
         seen += bool(line.strip())
         if seen > PROBED_LINES:
             return None
-        if start >= damage and line[:1] == "{" and _is_json(line.encode()):
-            return _parse(line.encode())
+        if line[:1] == "{" and _is_json(line.encode()):
+            return _parse(line.encode()) if _end_of_first(text) <= start else None
         start += len(line) + 1
     return None
+
+
+def _end_of_first(text: str) -> int:
+    """Where the first JSON value ends, or is damaged."""
+    try:
+        return json.JSONDecoder().raw_decode(text, _skip(text, 0, BLANKS))[1]
+    except json.JSONDecodeError as error:
+        return error.pos
+    except (RecursionError, ValueError):
+        return 0
 
 
 def _decoded(raw: bytes, final: bool = False) -> str:
