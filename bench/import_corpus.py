@@ -82,7 +82,8 @@ def main() -> None:
     print(f"{'format':18} {'files':>6} {'MB':>7} {'MB/s':>7}  {'(spread)':15} {'MB/CPU-s':>8} {'peak MB':>8}")
     for name in sorted(sources):
         if options.format_mb and name and (not options.formats or name in options.formats):
-            limit = max(1, options.max_files // len(sources[name]))
+            files = sum(not source.is_lines for source in sources[name])  # lines only get longer
+            limit = max(1, options.max_files // files) if files else sys.maxsize
             copies = min(limit, copies_for(sources[name], options.format_mb * MB))
             measure(name, sources[name], copies, flags, options.repeats)
     sizes = [options.copies] if options.copies else [copies_for(everything, size * MB) for size in options.size_mb]

@@ -58,7 +58,7 @@ _OF_A_DOMAIN = {
 _LONGEST_REPLY = 4000  # characters of such an answer
 # What the formats say of a turn whose action did not fit the harness (browsergym, hotpotqa_react, android_world).
 _REFUSED = ("format-error reply of the harness", "the harness did not carry out the action")
-_BROWSER_ERROR = re.compile(r"^Error of the last action:\n(.*?)\n\n(?=Accessibility tree:\n)", re.MULTILINE | re.DOTALL)
+_ERROR_HEAD, _AFTER_ERROR = re.compile(r"^Error of the last action:\n", re.MULTILINE), "\n\nAccessibility tree:\n"
 _BROWSERGYM_REFUSAL = re.compile(
     r"Error: (?:ValueError: Received (?:an empty|a multi-)action|NameError: Invalid action)"
 )
@@ -112,7 +112,7 @@ def skip_retry_cycles(trajectory: Trajectory) -> tuple[Trajectory, int]:
     before = trajectory.system.initial_state
     understood = []
     for turn in trajectory.turns:
-        state = _state(turn.observation)
+        state = _state(turn.observation) if trajectory.domain in GUI_DOMAINS else None
         moved = trajectory.domain in GUI_DOMAINS and state != before
         understood.append(moved or not is_not_understood(turn, trajectory.domain))
         before = state
@@ -140,7 +140,7 @@ def undeclared_tool(trajectory: Trajectory) -> str | None:
     """
     if trajectory.domain not in TOOL_DOMAINS:
         return None
-    declared = {name for line in trajectory.system.action_space.splitlines() for name in _names(line)}
+    declared = {name for line in trajectory.system.action_space.split("\n") for name in _names(line)}
     if not declared:
         return None
     for turn in trajectory.turns:
@@ -174,7 +174,14 @@ def _keeping(trajectory: Trajectory, keep: list[bool]) -> tuple[Trajectory, int]
 
 def _state(observation: str) -> str:
     """The state that an observation shows, without the error of the last action."""
-    return _BROWSER_ERROR.sub("", observation) if "Error of the last action:\n" in observation else observation
+    parts, place = [], 0
+    while head := _ERROR_HEAD.search(observation, place):
+        end = observation.find(_AFTER_ERROR, head.end())
+        if end < 0:
+            break
+        parts.append(observation[place : head.start()])
+        place = end + 2
+    return "".join([*parts, observation[place:]])
 
 
 def _answer(observation: str) -> str:

@@ -1,5 +1,6 @@
 """The work of an import: files below the paths that were named, large ones cut into ranges of lines, shards of both."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,21 +37,37 @@ class Unit:
         return self.end is not None
 
 
-def find_files(paths: Sequence[Path]) -> Iterator[SourceFile]:
+def find_files(paths: Sequence[Path]) -> list[SourceFile]:
+    """The files that `paths` name and those below folders; errors as in `search`."""
+    return search(paths)[0]
+
+
+def search(paths: Sequence[Path], left_out: Sequence[Path] = ()) -> tuple[list[SourceFile], list[dict[str, str]]]:
     """The files that `paths` name, and those below folders, in order of their names; hidden ones are left out.
 
+    The second list has the path and the reason of what is below a folder and is not read: links to folders, dangling
+    ones, pipes and devices, folders that cannot be read, and the files of `left_out` (the outputs).
+
     Raises:
-        RequestError: a path is not there, a folder holds no file, or two files would have one name.
+        RequestError: a path is not there or cannot be read, a folder holds no file, or two files would have one name.
     """
+    files: list[SourceFile] = []
     seen: dict[str, Path] = {}
+    skipped: list[dict[str, str]] = []
     for path in paths:
         if path.is_dir():
-            below = sorted(p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path)))
-            if not below:
-                raise RequestError(f"{path}: the folder holds no file")
-            found = [SourceFile(p, f"{path.resolve().name}/{p.relative_to(path).as_posix()}", False) for p in below]
+            found, of_folder = _below(path, left_out)
+            skipped += of_folder
+            if not found:
+                raise RequestError(f"{path}: the folder holds no file" + _that_can_be_read(of_folder))
         elif path.is_file():
-            found = [SourceFile(path, path.name, True)]
+            try:
+                open(path, "rb").close()
+            except OSError as error:
+                raise RequestError(f"{path}: cannot be read: {error.strerror}") from None
+            found = [SourceFile(path, _text(path.name), True)]
+        elif path.exists():
+            raise RequestError(f"{path}: neither a regular file nor a folder; write what it gives to a file")
         else:
             raise RequestError(f"{path}: no such file or folder")
         for file in found:
@@ -60,31 +77,84 @@ def find_files(paths: Sequence[Path]) -> Iterator[SourceFile]:
                     "name a folder that holds both"
                 )
             seen[file.name] = file.path
-            yield file
+        files += found
+    return files, skipped
 
 
-def _is_hidden(relative: Path) -> bool:
-    return any(part.startswith(".") for part in relative.parts)
+def _below(folder: Path, left_out: Sequence[Path]) -> tuple[list[SourceFile], list[dict[str, str]]]:
+    """The regular files below a folder, and what else there is; links to folders are not followed."""
+    files: list[Path] = []
+    skipped: list[tuple[Path, str]] = []
+
+    def unreadable(error: OSError) -> None:
+        if Path(error.filename) == folder:
+            raise RequestError(f"{folder}: the folder cannot be read: {error.strerror}")
+        skipped.append((Path(error.filename), f"a folder that cannot be read: {error.strerror}"))
+
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
+        here = Path(parent)
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        skipped += [(here / name, "a link to a folder") for name in folders if (here / name).is_symlink()]
+        for path in (here / name for name in names if not name.startswith(".")):
+            if not path.exists():
+                skipped.append((path, "a link to nothing"))
+            elif not path.is_file():
+                skipped.append((path, "no regular file"))
+            elif any(is_same_file(path, other) for other in left_out):
+                skipped.append((path, "an output of this import"))
+            else:
+                files.append(path)
+    root = folder.resolve().name
+
+    def name(path: Path) -> str:
+        return _text(f"{root}/{path.relative_to(folder).as_posix()}")
+
+    found = [SourceFile(path, name(path), False) for path in sorted(files)]
+    return found, [{"path": name(path), "reason": reason} for path, reason in sorted(skipped)]
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths are one file, by whatever names; one that is not there yet is the same as its own path."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return one.resolve() == other.resolve()
+
+
+def _text(name: str) -> str:
+    r"""A file name as text: its bytes that are not UTF-8 stand as \xff, so that no two names become one."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")
+
+
+def _that_can_be_read(skipped: list[dict[str, str]]) -> str:
+    return f" to read; skipped: {skipped[0]['path']}: {skipped[0]['reason']}" if skipped else ""
 
 
 def units_of(file: SourceFile, chosen: Format | None) -> Iterator[Unit]:
-    """One unit, or several for a large file of lines."""
-    size = file.path.stat().st_size
+    """One unit, or several for a large file of lines. A file that cannot be read is one: a worker will say so."""
+    size = _size(file.path)
     if size <= UNIT_BYTES or not _can_be_cut(file.path, chosen):
         yield Unit(file)
         return
     with open(file.path, "rb") as opened:
         start, number = 0, 1
-        while start < size:
-            read = opened.read(UNIT_BYTES) + opened.readline()
+        while start < size and (read := opened.read(UNIT_BYTES) + opened.readline()):
             yield Unit(file, start, opened.tell(), number)
             start, number = opened.tell(), number + read.count(b"\n")
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 for a file that has vanished."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _can_be_cut(path: Path, chosen: Format | None) -> bool:
     try:
         head = look(path)
-    except DamagedError:
+    except (DamagedError, OSError):
         return False
     known = chosen or detect(head)
     return head.layout == "lines" and known is not None and not known.whole
@@ -93,10 +163,10 @@ def _can_be_cut(path: Path, chosen: Format | None) -> bool:
 def shard_of(units: Sequence[Unit], shard: tuple[int, int]) -> list[Unit]:
     """The units that begin in the i-th of n equal parts of all bytes."""
     index, count = shard
-    sizes = [(unit.end - unit.start) if unit.end is not None else unit.file.path.stat().st_size for unit in units]
+    sizes = [(unit.end - unit.start) if unit.end is not None else _size(unit.file.path) for unit in units]
     total, place, chosen = max(1, sum(sizes)), 0, []
     for unit, size in zip(units, sizes, strict=True):
-        if place * count // total == index:
+        if min(place * count // total, count - 1) == index:  # empty files at the end belong to the last
             chosen.append(unit)
         place += size
     return chosen

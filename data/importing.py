@@ -2,43 +2,56 @@
 
 Work is cut into units: a file, or a range of the lines of a large JSON Lines file. Units are converted by all cores,
 each into a part of its own, and the parts are joined in order: the output is the same bytes whatever the number of
-workers, and the outputs of the shards of one import, joined in order, are the output of the whole.
+workers, and the outputs of the shards of one import, joined in order, are the output of the whole. Of trajectories with
+one id only the first is kept; shards do not know the ids of each other.
 
 What a format gives passes the filters of the paper (`cleaning`) and loses personal data and secrets (`redaction`), but
 for the rows of a benchmark: their scores compare with those of others only if they stay as they are.
 """
 
+import ctypes
 import json
+import multiprocessing
 import os
 import shutil
+import signal
+import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
+from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from agentworld.data import cleaning, redaction
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.formats import FORMATS, agentworldbench, by_name, detect
 from agentworld.data.formats.container import DamagedError, Record, lines, look, records
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
-from agentworld.data.import_units import Unit, find_files, shard_of, units_of
+from agentworld.data.import_units import Unit, is_same_file, search, shard_of, units_of
 from agentworld.data.ordered_map import ordered_map
 from agentworld.data.schema import Trajectory, to_dict
 from agentworld.data.unicode_text import without_lone_surrogates
 
 REASONS_KEPT = 1000  # of a file, in the report; all are counted
+DIGEST_BYTES = 16  # of an id: two of 10^9 are the same with probability 10^-21
+SKIPPED_KEPT = 1000  # entries of folders that are no files, in the report; all are counted
 SHOWN_REASONS = 10  # on the screen
 SEEN_CHARACTERS = 80  # of an unknown file, in the error
 UNITS_AHEAD = 256  # given to the workers beyond the one that is waited for
+STOPPED_BY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
-MISFITS = (KeyError, TypeError, AttributeError, IndexError, ValueError, RecursionError)
-
+MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 
 NUMBERS = ("read", "kept", "rejected", "turns", "turns_read", "replaced_surrogates")
 COUNTERS = {  # of a file, with the names that each may hold
@@ -83,7 +96,7 @@ class FileCount:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in COUNTERS:
             getattr(self, name).update(getattr(other, name))
-        self.reasons = [*self.reasons, *other.reasons][:REASONS_KEPT]
+        self.reasons += other.reasons[: REASONS_KEPT - len(self.reasons)]
         self.first_bad = self.first_bad or other.first_bad
 
 
@@ -97,6 +110,7 @@ def import_files(
     say: Callable[[str], None] = print,
     filters: bool = True,
     redact: bool = True,
+    report_to: Path | None = None,
 ) -> dict[str, Any]:
     """Import files and folders into `out`, which appears when it is whole, and return the report.
 
@@ -107,16 +121,45 @@ def import_files(
         shard: (i, n): the i-th of n consecutive parts of the work, i from 0.
         workers: processes; 0 = one a core.
         filters, redact: see `cleaning` and `redaction`.
+        report_to: where the report is written too, also when nothing is kept.
 
     Raises:
-        RequestError: a path that is not there, an unknown format name, a named file of no known format.
+        RequestError: a path that is not there, an unknown format name, a named file of no known format, an output that
+            would replace an input or is no regular file.
         ContentError: no trajectory was kept, or a record under "fail".
     """
+    try:
+        with _stopping_workers():
+            return _import(paths, out, format_name, on_bad, shard, workers, say, filters, redact, report_to)
+    except BrokenProcessPool:
+        raise ContentError(
+            "a worker was killed, often for a lack of memory; fewer --workers need less, each reads whole objects"
+        ) from None
+    except OSError as error:  # for example a full disk
+        if error.filename is None and error.strerror is not None:
+            error.filename = str(out)
+        raise
+
+
+def _import(
+    paths: Sequence[Path],
+    out: Path,
+    format_name: str,
+    on_bad: str,
+    shard: tuple[int, int],
+    workers: int,
+    say: Callable[[str], None],
+    filters: bool,
+    redact: bool,
+    report_to: Path | None,
+) -> dict[str, Any]:
     chosen = None if format_name == "auto" else by_name(format_name)
-    files = list(find_files(paths))
+    outputs = {"--out": out} if report_to is None else {"--out": out, "--report": report_to}
+    _check_outputs(paths, outputs)
+    files, skipped = search(paths, left_out=list(outputs.values()))
     units = shard_of(list(chain.from_iterable(units_of(file, chosen) for file in files)), shard)
     counts: dict[str, FileCount] = {}
-    temporary = tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent)
+    temporary = tempfile.mkdtemp(prefix=".agentworld-import-", dir=out.parent)
     try:
         processes = min(workers or len(os.sched_getaffinity(0)), max(1, len(units)))
         name = None if chosen is None else chosen.name
@@ -127,13 +170,24 @@ def import_files(
                 counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})
                 if done % 100 == 0 or done == len(units):
                     say(f"import: {done}/{len(units)} parts, {sum(c.kept for c in counts.values())} trajectories")
-        report = _report(list(counts.values()))
-        if report["totals"]["kept"] == 0:
+        parts = [Path(temporary, f"{number:06}") for number in range(len(units))]
+        for number, twice in _repeated(parts).items():
+            of_file = counts[units[number].file.name]
+            count = FileCount(of_file.path, of_file.format)
+            _drop_lines(parts[number], twice, count)
+            _check(units[number], count, on_bad)
+            of_file.add(count)
+        report = _report(list(counts.values()), skipped)
+        if report_to is not None:
+            write_report(report, report_to)
+        if report["totals"]["kept"] == 0 and (units or shard[1] == 1):
             raise ContentError(_nothing_kept(report))
+        if not units:
+            say(f"import: shard {shard[0]}/{shard[1]} has no part of the work; {out} is empty")
         whole = Path(temporary) / "whole"
         with open(whole, "wb") as joined:
-            for number in range(len(units)):
-                with open(Path(temporary, f"{number:06}"), "rb") as file:
+            for part in parts:
+                with open(part, "rb") as file:
                     shutil.copyfileobj(file, joined)
             joined.flush()
             os.fsync(joined.fileno())
@@ -143,9 +197,88 @@ def import_files(
     return report
 
 
+def _is_output(path: Path) -> bool:
+    """Whether a file is what an import wrote: nothing, trajectories or a report."""
+    if path.stat().st_size == 0:
+        return True
+    try:
+        head = look(path)
+    except (DamagedError, OSError):
+        return False
+    known = detect(head)
+    is_report = isinstance(head.first, dict) and {"files", "totals"} <= head.first.keys()
+    return is_report or (known is not None and known.name == "agentworld")
+
+
+@contextmanager
+def _stopping_workers() -> Iterator[None]:
+    """SIGINT, SIGTERM and SIGHUP end the workers at once, whatever they do, and interrupt this process."""
+    own = os.getpid()
+
+    def stop(*_: Any) -> None:
+        if os.getpid() != own:  # a worker that was just forked
+            os._exit(1)
+        for worker in multiprocessing.active_children():
+            if worker.pid not in others:
+                worker.terminate()
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    others = {worker.pid for worker in multiprocessing.active_children()}
+    before = {number: signal.getsignal(number) for number in STOPPED_BY}
+    taken = [number for number, handler in before.items() if handler not in (signal.SIG_IGN, None)]  # nohup ignores
+    try:
+        for number in taken:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+@cache
+def _as_worker() -> None:
+    """Once in each worker: end by SIGTERM without a word, leave Ctrl-C to the parent, and die with it (Linux)."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not parent.is_alive():  # it died before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _check_outputs(paths: Sequence[Path], outputs: dict[str, Path]) -> None:
+    """Refuse, before any work, outputs that cannot be written or would replace what is read."""
+    for name, path in outputs.items():
+        folder = path.absolute().parent
+        if path.is_dir():
+            raise RequestError(f"{name} {path}: a folder; name a file")
+        if path.exists() and not path.is_file():
+            raise RequestError(f"{name} {path}: not a regular file; the output replaces what it names")
+        if not folder.is_dir():
+            raise RequestError(f"{name} {path}: the folder {folder} does not exist; make it")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise RequestError(f"{name} {path}: the folder {folder} cannot be written")
+        for other in paths:
+            if is_same_file(path, other):
+                raise RequestError(f"{name} {path}: the input {other} itself, which would be replaced; name another")
+            if path.exists() and path.resolve().is_relative_to(other.resolve()) and not _is_output(path):
+                raise RequestError(f"{name} {path}: a log below {other}, which would be replaced; name another")
+    if len(outputs) == 2 and is_same_file(*outputs.values()):
+        raise RequestError(f"--out and --report are one file, {outputs['--out']}; name two")
+
+
 def _convert_numbered(
     numbered: tuple[int, Unit], folder: str, chosen: str | None, filters: bool, redact: bool
 ) -> FileCount:
+    _as_worker()
     number, unit = numbered
     return _convert_unit(unit, Path(folder, f"{number:06}"), chosen, filters, redact)
 
@@ -153,31 +286,96 @@ def _convert_numbered(
 def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:
     """Convert one unit into the file `part`, in a worker process."""
     count = FileCount(unit.file.name, chosen)
-    with open(part, "w", encoding="utf-8") as out:
+    with (
+        open(part, "w", encoding="utf-8") as out,
+        open(f"{part}.places", "w") as places,
+        open(f"{part}.ids", "wb") as ids,
+    ):
         try:
             head = look(unit.file.path)
         except DamagedError as error:
             count.reject(unit.file.name, str(error))
             return count
+        except OSError as error:
+            count.reject(unit.file.name, _unreadable(error))
+            return count
         known = by_name(chosen) if chosen is not None else detect(head)
         if known is None:
             return count
         count.format = known.name
-        for item in converted(unit, head, known):
+        for where, item in converted(unit, head, known):
             if isinstance(item, Rejected):
-                count.reject(item.where, item.reason)
+                count.reject(where, item.reason)
                 continue
-            count.turns_read += len(item.turns)
-            kept = _cleaned(item, count, filters, redact)
-            if kept is None:
-                continue
-            text, replaced = without_lone_surrogates(json.dumps(to_dict(kept), ensure_ascii=False))
-            out.write(text + "\n")
-            count.read += 1
-            count.kept += 1
-            count.turns += len(kept.turns)
-            count.replaced_surrogates += replaced
+            of_item, line = _line(where, item, filters, redact)
+            count.add(of_item)
+            if line:
+                out.write(line)
+                places.write(json.dumps(where) + "\n")
+                ids.write(_digest(item.id))
     return count
+
+
+def _digest(name: str) -> bytes:
+    """Of an id as it is written."""
+    return blake2b(without_lone_surrogates(name)[0].encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _line(where: str, trajectory: Trajectory, filters: bool, redact: bool) -> tuple[FileCount, str]:
+    """The line of one trajectory, or "" where it is rejected, and its count."""
+    count = FileCount("", None, turns_read=len(trajectory.turns))
+    try:
+        kept = _cleaned(trajectory, count, filters, redact)
+        if kept is None:
+            return count, ""
+        row = json.dumps(to_dict(kept), ensure_ascii=False, allow_nan=False)
+        text, count.replaced_surrogates = without_lone_surrogates(row)
+    except MISFITS as error:  # a meta that holds NaN, is nested too deep, ...
+        count = FileCount("", None, turns_read=len(trajectory.turns))
+        count.turns_removed[cleaning.OF_REJECTED] = len(trajectory.turns)
+        count.reject(where, f"cannot be written: {type(error).__name__}: {error}")
+        return count, ""
+    count.read, count.kept, count.turns = 1, 1, len(kept.turns)
+    return count, text + "\n"
+
+
+def _repeated(parts: Sequence[Path]) -> dict[int, set[int]]:
+    """By part, the lines (from 0) whose id an earlier line has, in this part or in one before it."""
+    ids = [np.frombuffer(Path(f"{part}.ids").read_bytes(), dtype=[("a", "<u8"), ("b", "<u8")]) for part in parts]
+    ends = np.cumsum([len(of_part) for of_part in ids])
+    joined = np.concatenate(ids) if ids else np.empty(0, dtype=[("a", "<u8"), ("b", "<u8")])
+    order = np.lexsort((joined["b"], joined["a"]))  # stable: the first of equal ids stays first
+    again = np.flatnonzero(joined[order][1:] == joined[order][:-1]) + 1
+    repeated: dict[int, set[int]] = {}
+    for place in np.sort(order[again]):
+        number = int(np.searchsorted(ends, place, side="right"))
+        repeated.setdefault(number, set()).add(int(place - (ends[number] - len(ids[number]))))
+    return repeated
+
+
+def _drop_lines(part: Path, dropped: set[int], count: FileCount) -> None:
+    """Take lines out of a part; `count` gets them as rejected, and less as kept."""
+    left = Path(f"{part}.left")
+    with (
+        open(part, encoding="utf-8", newline="\n") as lines,
+        open(f"{part}.places") as places,
+        open(left, "w", encoding="utf-8", newline="\n") as out,
+    ):
+        for number, (line, where) in enumerate(zip(lines, places, strict=True)):
+            if number not in dropped:
+                out.write(line)
+                continue
+            row = json.loads(line)
+            count.reject(json.loads(where), f"an earlier trajectory has the id {row['id']!r}")
+            count.read -= 1  # it is counted as read already
+            count.kept -= 1
+            count.turns -= len(row["turns"])
+            count.turns_removed[cleaning.OF_REJECTED] += len(row["turns"])
+    left.replace(part)
 
 
 def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bool) -> Trajectory | None:
@@ -197,26 +395,32 @@ def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bo
     return trajectory
 
 
-def converted(unit: Unit, head: Head, known: Format) -> Iterator[Trajectory | Rejected]:
-    """The trajectories of a unit and what gives none; `where` of the rejected is complete."""
+def converted(unit: Unit, head: Head, known: Format) -> Iterator[tuple[str, Trajectory | Rejected]]:
+    """The trajectories of a unit and what gives none, each after its place."""
     name = unit.file.name
     path = unit.file.path
-    found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
-    if known.whole and head.layout in ("array", "lines"):
-        found = _together(list(found))
-    for record in found:
-        if isinstance(record, Rejected):
-            yield Rejected(name + record.where, record.reason)
-            continue
-        origin = Origin(name, record.where)
-        try:
-            for item in known.convert(record.value, origin):
-                yield Rejected(f"{name}{record.where}{item.where}", item.reason) if isinstance(item, Rejected) else item
-        except UnusableError as error:
-            yield Rejected(name + record.where, str(error))
-        except MISFITS as error:
-            reason = f"not a record that {known.name} can read: {type(error).__name__}: {error}"
-            yield Rejected(name + record.where, reason)
+    try:
+        found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
+        if known.whole and head.layout in ("array", "lines"):
+            found = _together(list(found))
+        for record in found:
+            if isinstance(record, Rejected):
+                yield name + record.where, record
+            else:
+                yield from _of_record(record, name, known)
+    except OSError as error:  # it vanished, or the disk fails in the middle
+        yield name, Rejected("", _unreadable(error))
+
+
+def _of_record(record: Record, name: str, known: Format) -> Iterator[tuple[str, Trajectory | Rejected]]:
+    where = name + record.where
+    try:
+        for item in known.convert(record.value, Origin(name, record.where)):
+            yield (where + item.where if isinstance(item, Rejected) else where), item
+    except UnusableError as error:
+        yield where, Rejected("", str(error))
+    except MISFITS as error:
+        yield where, Rejected("", f"not a record that {known.name} can read: {type(error).__name__}: {error}")
 
 
 def _together(found: list[Record | Rejected]) -> Iterator[Record | Rejected]:
@@ -230,11 +434,12 @@ def _check(unit: Unit, count: FileCount, on_bad: str) -> None:
         raise ContentError(f"{first['where']}: {first['reason']}; --on-bad skip counts such records and goes on")
     if count.format is None and count.read == 0 and unit.file.named:
         known = ", ".join(f"{known.name} ({known.about})" for known in FORMATS)
-        seen = unit.file.path.read_bytes()[:SEEN_CHARACTERS].decode("utf-8", "replace")
+        with open(unit.file.path, "rb") as file:
+            seen = file.read(SEEN_CHARACTERS).decode("utf-8", "replace")
         raise RequestError(f"{unit.file.path} is of no known format; it begins with {seen!r}. Known: {known}")
 
 
-def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
+def _report(counts: Sequence[FileCount], skipped: list[dict[str, str]]) -> dict[str, Any]:
     files = [
         {
             "path": count.path,
@@ -254,7 +459,8 @@ def _report(counts: Sequence[FileCount]) -> dict[str, Any]:
     for name, names in COUNTERS.items():
         totals[name] = _named(sum((getattr(count, name) for count in counts), Counter()), names)
     totals["unrecognised_files"] = sum(count.format is None and count.read == 0 for count in counts)
-    return {"files": files, "totals": totals}
+    totals["skipped"] = len(skipped)
+    return {"files": files, "skipped": skipped[:SKIPPED_KEPT], "totals": totals}
 
 
 def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
@@ -264,8 +470,14 @@ def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
 
 
 def write_report(report: dict[str, Any], path: Path) -> None:
-    """The report as JSON."""
-    path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    """The report as JSON, whole or not at all."""
+    text, _ = without_lone_surrogates(json.dumps(report, indent=1, ensure_ascii=False))
+    temporary = path.parent / f".agentworld-report-{os.getpid()}"
+    try:
+        temporary.write_text(text + "\n", encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def summary(report: dict[str, Any], out: Path) -> str:
@@ -273,6 +485,9 @@ def summary(report: dict[str, Any], out: Path) -> str:
     totals = report["totals"]
     rows = [f"{out}: {totals['kept']} trajectories, {totals['turns']} turns; {totals['rejected']} of {totals['read']} "
             f"records rejected, {totals['unrecognised_files']} files of no known format"]  # fmt: skip
+    if totals["skipped"]:
+        first = report["skipped"][0]
+        rows.append(f"  {totals['skipped']} entries of folders skipped, the first {first['path']}: {first['reason']}")
     by_format: dict[str, list[int]] = {}
     for file in report["files"]:
         if file["format"] is not None:

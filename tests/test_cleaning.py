@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,24 @@ def test_garbage_before_a_call_that_was_understood_goes_and_the_history_stays_in
     skipped, count = cleaning.skip_retry_cycles(many)
     assert (left(skipped), count) == (["one", "two", "three"], 2)
     assert [turn.action for turn in skipped.turns] == [call("read", p=1), call("read", p=2), call("read", p=3)]
+
+
+def test_a_tool_whose_definition_holds_odd_line_ends_is_declared() -> None:
+    space = json.dumps({"name": "read", "description": "a\u2028b\x0bc\x85d"}, ensure_ascii=False)
+    assert cleaning.undeclared_tool(given("mcp", (call("read"), "one"), space=space)) is None
+    assert "calls reed" in cleaning.undeclared_tool(given("mcp", (call("reed"), "one"), space=space))
+
+
+def test_the_error_of_the_last_action_is_no_part_of_the_state_and_is_found_in_linear_time() -> None:
+    head, tree = "Error of the last action:\n", "Accessibility tree:\nx"
+    assert cleaning._state(f"URL: u\n{head}boom\n\nagain\n\n{tree}") == f"URL: u\n{tree}"
+    assert cleaning._state(f"{head}\n\n{tree}\n{head}b\n\n{tree}") == f"{tree}\n{tree}"
+    for text in (f"say {head}b\n\n{tree}", f"{head}without a tree", tree):
+        assert cleaning._state(text) == text
+    long = head * 40_000
+    started = time.process_time()
+    assert cleaning._state(long) == long and cleaning._state(tree + "\n" + long) == tree + "\n" + long
+    assert time.process_time() - started < 1
 
 
 def test_garbage_that_nothing_understood_follows_stays() -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,11 @@ def test_an_array_reads_the_same_whatever_the_buffer(tmp_path, monkeypatch, chun
         ('[{"a": 1}, {"b": 2}, {"c', [{"a": 1}, {"b": 2}, ""], "after 2 elements"),
         (b'{"a": 1}\n{"b": "\xe9"}\n{"c": 3}', [{"a": 1}, ":2", {"c": 3}], "not UTF-8 at byte 7"),
         ('{"a": 1}\n' + "[" * 100_000 + "\n", [{"a": 1}, ":2"], "read"),
+        ('[{"a": 1}, {"b": ' + "9" * 5000 + "}]", [{"a": 1}, ""], "element 1 cannot be read: Exceeds the limit"),
+        ('[{"a": 1}, ' + "[" * 100_000 + "]" * 100_000 + "]", [{"a": 1}, ""], "element 1 is nested too deep"),
+        ('[{"a": 1}] [{"b": 2}]', [{"a": 1}, ""], "text after the array"),
+        ('[{"a": 1}]' + " " * 300 + "x", [{"a": 1}, ""], "text after the array"),
+        ('[{"a": 1} {"b": 2}]', [{"a": 1}, ""], "after 1 elements: no comma"),
     ],
 )
 def test_damage_is_told_where_it_stands(tmp_path, content, values, reason) -> None:
@@ -76,11 +82,35 @@ def test_damage_is_told_where_it_stands(tmp_path, content, values, reason) -> No
         ('{"a": [1,\n', "not JSON"),
         (b"caf\xe9 au lait", "not UTF-8 at byte 3"),
         ("[" * 100_000, "deep"),
+        ("[" + "9" * 5000 + "]", "element 0 cannot be read: Exceeds the limit"),
+        (b"\x1f\x8b\x08\x00", "gunzip"),
+        ('{"a": 1}'.encode("utf-16"), "iconv -f utf-16"),
     ],
 )
 def test_a_file_without_a_record_is_damaged(tmp_path, content, reason) -> None:
     with pytest.raises(DamagedError, match=reason):
         container.look(written(tmp_path, content))
+
+
+@pytest.mark.parametrize("damaged", [1, 2, 5, 18])
+def test_damaged_lines_at_the_start_do_not_hide_json_lines(tmp_path, damaged) -> None:
+    content = '{"cut": "in a str\n' * damaged + '{"a": 1}\n{"b": 2}\n'
+    layout, found = read(written(tmp_path, content))
+    assert layout == "lines" and found[damaged:] == [{"a": 1}, {"b": 2}]
+    assert [item.where for item in found[:damaged]] == [f":{n + 1}" for n in range(damaged)]
+
+
+@pytest.mark.parametrize("size", [1, 300_000])
+def test_an_object_whose_parts_stand_on_lines_is_one(tmp_path, size) -> None:
+    content = '{\n"steps": [\n{"a": 1},\n{"b": 2}\n],\n"text": "' + "x" * 4 * size + '"\n}\n'
+    assert read(written(tmp_path, content))[0] == "object"
+
+
+def test_an_array_of_many_small_elements_is_read_in_linear_time(tmp_path) -> None:
+    path = written(tmp_path, json.dumps([{}] * 200_000))
+    started = time.process_time()
+    assert sum(1 for _ in container.records(path, container.look(path))) == 200_000
+    assert time.process_time() - started < 5  # the buffer is not copied for each element
 
 
 def test_parts_of_a_file_of_lines_make_the_whole(tmp_path) -> None:

@@ -182,6 +182,9 @@ def test_equally_long_ones_name_the_smallest_and_copies_of_a_prefix_lead_to_what
     stays, count = drop_duplicates(trajectories, ONE_WORD)
     assert [t.id for t in stays] == ["y", "x"]
     assert [(pair.dropped, pair.kept, pair.kind) for pair in count.pairs] == [("2", "x", "exact"), ("1", "x", "prefix")]
+    longest = given("z", start, ("b", words(500, 600)), ("c", "d"))
+    count = drop_duplicates([*trajectories, longest], ONE_WORD)[1]
+    assert [(pair.dropped, pair.kept, pair.kind) for pair in count.pairs] == [("2", "z", "exact"), ("1", "z", "prefix")]
 
 
 def test_near_duplicates_are_compared_with_what_stays_by_ascending_id() -> None:
@@ -198,6 +201,14 @@ def test_the_threshold_itself_is_near() -> None:
     pair = [given("a", ("", words(0, 8))), given("b", ("", words(1, 9)))]  # 8 of 10 words
     assert kept(pair, DuplicateSettings(threshold=0.8, shingle_words=1)) == ["a"]
     assert kept(pair, DuplicateSettings(threshold=0.801, shingle_words=1)) == ["a", "b"]
+
+
+def test_sets_of_other_sizes_are_near_up_to_the_threshold() -> None:
+    for size, near in ((80, True), (79, False)):  # all of the smaller is in the larger: size of 100 words
+        texts = [("", words(1, size)), ("", words(1, 100))]
+        for pair in (texts, texts[::-1]):
+            expected = ["a"] if near else ["a", "b"]
+            assert kept([given("a", pair[0]), given("b", pair[1])], ONE_WORD) == expected
 
 
 def test_near_goes_by_words_in_order_not_by_case_and_signs() -> None:
@@ -247,9 +258,10 @@ def test_errors_name_the_id_or_the_setting(tmp_path) -> None:
         with pytest.raises(RequestError, match=name):
             drop_duplicates([], settings)
     with DuplicateIndex(folder=tmp_path) as index:
+        index.add([given("b1", ("ls", "y")), given("c", ("ls", "y"))])
         index.add([given("a", ("ls", "x"))])
         index.resolve()
-        assert list(index.kept_ids()) == ["a"]
+        assert list(index.kept_ids()) == ["b1", "a"]  # the order of the input
         with pytest.raises(ContentError, match="'b' was not in the input"):
             index.is_kept("b")
     assert list(tmp_path.iterdir()) == []

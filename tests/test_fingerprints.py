@@ -1,10 +1,13 @@
 """Shingles, signatures and bands against what they must be; nothing is read ahead without bound."""
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 from agentworld.data.fingerprints import MISSED, PERMUTATIONS, band_rows, fingerprints, jaccard, shingles, signature
+from agentworld.data.ordered_map import ordered_map
 from agentworld.data.schema import System, Trajectory, Turn
 
 
@@ -52,3 +55,30 @@ def test_shingles_are_runs_of_words() -> None:
     assert len(shingles([words(0, 4), words(0, 4)], 5)) == 5  # 6 runs; the last equals the first
     assert len(shingles(["one", "two"], 5)) == 1
     assert len(shingles([" .,"], 5)) == 0
+
+
+def test_an_ordered_map_keeps_the_order_and_drops_the_rest_when_closed(tmp_path) -> None:
+    asked: list[Path] = []
+
+    def files() -> Iterable[Path]:
+        for n in range(100):
+            asked.append(tmp_path / f"{n}")
+            yield asked[-1]
+
+    results = ordered_map(touched, files(), workers=2, ahead=10)
+    assert [next(results), next(results)] == ["0", "1"]
+    assert len(asked) == 12
+    results.close()
+    assert len(list(tmp_path.iterdir())) <= 12
+    assert list(ordered_map(touched, files(), workers=3, ahead=0)) == [f"{n}" for n in range(100)]
+    with pytest.raises(ZeroDivisionError):
+        list(ordered_map(inverse, [1, 0, 2], workers=1, ahead=5))
+
+
+def touched(path: Path) -> str:
+    path.touch()
+    return path.name
+
+
+def inverse(value: int) -> float:
+    return 1 / value

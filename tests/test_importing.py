@@ -61,7 +61,7 @@ def test_every_record_is_kept_or_counted_with_its_place(logs, tmp_path) -> None:
     turns = sum(len(trajectory.turns) for trajectory in read_jsonl(tmp_path / "out.jsonl"))
     assert report["totals"] == {
         "read": 64, "kept": 61, "rejected": 3, "turns": turns, "turns_read": turns, "turns_kept": turns,
-        "replaced_surrogates": 0, "unrecognised_files": 2,
+        "replaced_surrogates": 0, "unrecognised_files": 2, "skipped": 0,
         "turns_removed": {"empty_action": 0, "retry_cycle": 0, "unchanged_state": 0, "of_rejected_trajectories": 0},
         "filtered": {"undeclared_tool": 0, "environment_failure": 0, "too_short": 0},
         "redacted": {"private_key": 0, "token": 0, "url_password": 0, "email": 0, "card": 0, "phone": 0},

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.visible_text import visible
 
 DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -145,16 +146,11 @@ def record(options: argparse.Namespace) -> int:
 def import_logs(options: argparse.Namespace) -> int:
     from agentworld.data import importing
 
-    for name in ("out", "report"):
-        path = getattr(options, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise RequestError(f"--{name} {path}: the folder {path.absolute().parent} does not exist; make it")
     report = importing.import_files(
         options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
         filters=options.filters == "on", redact=options.redact == "on",
+        report_to=options.report,
     )  # fmt: skip
-    if options.report is not None:
-        importing.write_report(report, options.report)
     _say(importing.summary(report, options.out))
     return DONE
 
@@ -227,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
     verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
     verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
-    verb.add_argument("--workers", type=int, default=0, help="processes; 0 = one a core (default)")
+    verb.add_argument("--workers", type=_not_negative, default=0, help="processes; 0 = one a core (default)")
     for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
         verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
     verb.set_defaults(verb=import_logs)
@@ -261,6 +257,16 @@ def _positive(text: str) -> int:
 _positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
 
 
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+_not_negative.__name__ = "integer"
+
+
 def _shard(text: str) -> tuple[int, int]:
     index, _, count = text.partition("/")
     if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
@@ -269,11 +275,11 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(visible(line), flush=True)
 
 
 def _report_error(text: str, code: int) -> int:
-    print(f"agentworld: error: {' '.join(text.split())}", file=sys.stderr)
+    print(f"agentworld: error: {visible(' '.join(text.split()))}", file=sys.stderr)
     if os.environ.get("AGENTWORLD_DEBUG") == "1":
         traceback.print_exc()
     return code

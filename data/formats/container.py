@@ -16,6 +16,7 @@ from agentworld.data.formats.format import Head, Rejected
 
 HEAD_CHARACTERS = 65_536
 CHUNK_CHARACTERS = 1 << 20
+PROBED_LINES, PROBED_BYTES = 20, 1 << 20  # of a file whose first two lines are no JSON
 BLANKS = " \t\r\n"
 
 
@@ -46,6 +47,8 @@ def look(path: Path) -> Head:
     first, second = _two_lines(path)
     if second and (_is_json(first) or (opening == "{" and _is_json(second))):
         return Head("lines", _parse(first) if _is_json(first) else _parse(second), text)
+    if opening == "{" and (later := _later_line(path)) is not None:
+        return Head("lines", later, text)
     if opening == "{":
         return Head("object", _parse(path.read_bytes()), text)
     record = next(_elements(path), None)
@@ -88,29 +91,42 @@ def _elements(path: Path) -> Iterator[Record]:
     """The elements of the one array of a file, decoded one at a time from a buffer that grows to one element."""
     decode = json.JSONDecoder().raw_decode
     with open(path, encoding="utf-8-sig", newline="") as file:
-        buffer, place, index = file.read(CHUNK_CHARACTERS).lstrip(BLANKS), 1, 0
+        buffer, index = _read(file, CHUNK_CHARACTERS), 0
+        while not buffer.strip(BLANKS) and (more := _read(file, CHUNK_CHARACTERS)):
+            buffer += more
+        place = _skip(buffer, 0, BLANKS) + 1
         while True:
             place = _skip(buffer, place, BLANKS + ("," if index else ""))
             if buffer[place : place + 1] == "]":
-                return
+                break
+            problem, broken = "the array does not end", False
             try:
                 value, place_after = decode(buffer, place)
                 after = _skip(buffer, place_after, BLANKS)
-                complete = buffer[after : after + 1] in (",", "]")  # else the buffer may end inside a number
-            except RecursionError:
-                raise DamagedError(f"element {index} is nested too deep to be read") from None
+                complete = buffer[after : after + 1] in (",", "]")
+                broken = after < len(buffer) and not complete and not isinstance(value, int | float)
             except json.JSONDecodeError as error:
                 complete, problem = False, error.msg
-            else:
-                problem = "the array does not end"
-            if not complete:
-                more = _read(file, max(CHUNK_CHARACTERS, len(buffer) - place))
-                if not more:
-                    raise DamagedError(f"not JSON after {index} elements: {problem} (a truncated file?)")
-                buffer, place = buffer[place:] + more, 0
+            except RecursionError:
+                raise DamagedError(f"element {index} is nested too deep to be read") from None
+            except ValueError as error:  # an integer of thousands of digits
+                raise DamagedError(f"element {index} cannot be read: {error}") from None
+            if complete or broken:
+                yield Record(f"[{index}]", value)
+                place, index = place_after, index + 1
+                if broken:
+                    raise DamagedError(f"not JSON after {index} elements: no comma and no end of the array")
                 continue
-            yield Record(f"[{index}]", value)
-            buffer, place, index = buffer[place_after:], 0, index + 1
+            # Else the buffer may end inside a number or an element.
+            more = _read(file, max(CHUNK_CHARACTERS, len(buffer) - place))
+            if not more:
+                raise DamagedError(f"not JSON after {index} elements: {problem} (a truncated file?)")
+            buffer, place = buffer[place:] + more, 0
+        rest = buffer[place + 1 :]
+        while rest:
+            if rest.strip(BLANKS):
+                raise DamagedError("text after the array")
+            rest = _read(file, CHUNK_CHARACTERS)
 
 
 def _skip(text: str, place: int, characters: str) -> int:
@@ -124,6 +140,10 @@ def _head(path: Path) -> tuple[bytes, str]:
         raw = file.read(4 * HEAD_CHARACTERS)
     if not raw.strip():
         raise DamagedError("the file is empty")
+    if raw[:2] == b"\x1f\x8b":
+        raise DamagedError("compressed by gzip; unpack it, for example with gunzip")
+    if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        raise DamagedError("UTF-16; convert it, for example with iconv -f utf-16 -t utf-8")
     return raw, codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw)[:HEAD_CHARACTERS]
 
 
@@ -137,6 +157,32 @@ def _two_lines(path: Path) -> tuple[bytes, bytes]:
             if len(found) == 2:
                 break
     return (*found, b"", b"")[:2]
+
+
+def _later_line(path: Path) -> Any:
+    """The first object that is a whole line among the first lines of a file that is damaged before it; None where there
+    is none, or where that line stands inside of a larger object."""
+    with open(path, "rb") as file:
+        text = codecs.getincrementaldecoder("utf-8-sig")("replace").decode(file.read(PROBED_BYTES))
+    start, seen = 0, 0
+    for line in text.split("\n"):
+        seen += bool(line.strip())
+        if seen > PROBED_LINES:
+            return None
+        if line[:1] == "{" and _is_json(line.encode()):
+            return _parse(line.encode()) if _end_of_first(text) <= start else None
+        start += len(line) + 1
+    return None
+
+
+def _end_of_first(text: str) -> int:
+    """Where the first JSON value ends, or is damaged."""
+    try:
+        return json.JSONDecoder().raw_decode(text, _skip(text, 0, BLANKS))[1]
+    except json.JSONDecodeError as error:
+        return error.pos
+    except (RecursionError, ValueError):
+        return 0
 
 
 def _decoded(raw: bytes, final: bool = False) -> str:
