@@ -59,9 +59,6 @@ _LONGEST_REPLY = 4000  # characters of such an answer
 # What the formats say of a turn whose action did not fit the harness (browsergym, hotpotqa_react, android_world).
 _REFUSED = ("format-error reply of the harness", "the harness did not carry out the action")
 _ERROR_HEAD, _AFTER_ERROR = re.compile(r"^Error of the last action:\n", re.MULTILINE), "\n\nAccessibility tree:\n"
-_BROWSERGYM_REFUSAL = re.compile(
-    r"Error: (?:ValueError: Received (?:an empty|a multi-)action|NameError: Invalid action)"
-)
 _XML_CALL = re.compile(r"<function=([^>\s]{1,200})>")
 
 

@@ -144,14 +144,14 @@ def record(options: argparse.Namespace) -> int:
 
 
 def import_logs(options: argparse.Namespace) -> int:
-    from agentworld.data import importing
+    from agentworld.data import import_report, importing
 
     report = importing.import_files(
         options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
         filters=options.filters == "on", redact=options.redact == "on",
         report_to=options.report,
     )  # fmt: skip
-    _say(importing.summary(report, options.out))
+    _say(import_report.summary(report, options.out))
     return DONE
 
 

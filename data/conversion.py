@@ -1,0 +1,164 @@
+"""One unit of an import, in a worker process: its records become trajectories, cleaned and redacted, in a part.
+
+Beside the part lie the places of its trajectories and the hashes of their ids, for those who join the parts.
+"""
+
+import ctypes
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from functools import cache
+from hashlib import blake2b
+from pathlib import Path
+
+from agentworld.data import cleaning, redaction
+from agentworld.data.formats import agentworldbench, by_name, detect
+from agentworld.data.formats.container import DamagedError, Record, lines, look, records
+from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
+from agentworld.data.import_report import FileCount
+from agentworld.data.import_units import Unit
+from agentworld.data.schema import Trajectory, to_dict
+from agentworld.data.unicode_text import without_lone_surrogates
+
+DIGEST_BYTES = 16  # of an id: two of 10^9 are the same with probability 10^-21
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+EVALUATION_SOURCES = (agentworldbench.SOURCE,)
+# What an adapter stumbles over in a record that is not quite what it takes it for.
+MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
+
+
+@cache
+def _as_worker() -> None:
+    """Once in each worker: end by SIGTERM without a word, leave Ctrl-C to the parent, and die with it (Linux)."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not parent.is_alive():  # it died before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def convert_numbered(
+    numbered: tuple[int, Unit], folder: str, chosen: str | None, filters: bool, redact: bool
+) -> FileCount:
+    _as_worker()
+    number, unit = numbered
+    return _convert_unit(unit, Path(folder, f"{number:06}"), chosen, filters, redact)
+
+
+def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:
+    """Convert one unit into the file `part`, in a worker process."""
+    count = FileCount(unit.file.name, chosen)
+    with (
+        open(part, "w", encoding="utf-8") as out,
+        open(f"{part}.places", "w") as places,
+        open(f"{part}.ids", "wb") as ids,
+    ):
+        try:
+            head = look(unit.file.path)
+        except DamagedError as error:
+            count.reject(unit.file.name, str(error))
+            return count
+        except OSError as error:
+            count.reject(unit.file.name, _unreadable(error))
+            return count
+        known = by_name(chosen) if chosen is not None else detect(head)
+        if known is None:
+            return count
+        count.format = known.name
+        for where, item in converted(unit, head, known):
+            if isinstance(item, Rejected):
+                count.reject(where, item.reason)
+                continue
+            of_item, line = _line(where, item, filters, redact)
+            count.add(of_item)
+            if line:
+                out.write(line)
+                places.write(json.dumps(where) + "\n")
+                ids.write(_digest(item.id))
+    return count
+
+
+def _digest(name: str) -> bytes:
+    """Of an id as it is written."""
+    return blake2b(without_lone_surrogates(name)[0].encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def _unreadable(error: OSError) -> str:
+    return f"cannot be read: {error.strerror or error}"
+
+
+def _line(where: str, trajectory: Trajectory, filters: bool, redact: bool) -> tuple[FileCount, str]:
+    """The line of one trajectory, or "" where it is rejected, and its count."""
+    count = FileCount("", None, turns_read=len(trajectory.turns))
+    try:
+        kept = _cleaned(trajectory, count, filters, redact)
+        if kept is None:
+            return count, ""
+        row = json.dumps(to_dict(kept), ensure_ascii=False, allow_nan=False)
+        text, count.replaced_surrogates = without_lone_surrogates(row)
+    except MISFITS as error:  # a meta that holds NaN, is nested too deep, ...
+        count = FileCount("", None, turns_read=len(trajectory.turns))
+        count.turns_removed[cleaning.OF_REJECTED] = len(trajectory.turns)
+        count.reject(where, f"cannot be written: {type(error).__name__}: {error}")
+        return count, ""
+    count.read, count.kept, count.turns = 1, 1, len(kept.turns)
+    return count, text + "\n"
+
+
+def _cleaned(trajectory: Trajectory, count: FileCount, filters: bool, redact: bool) -> Trajectory | None:
+    """What filters and redaction leave, counted; None where a filter dropped the trajectory."""
+    if trajectory.source in EVALUATION_SOURCES:
+        return trajectory
+    if filters:
+        cleaned = cleaning.clean(trajectory)
+        count.turns_removed.update(cleaned.turns)
+        if cleaned.trajectory is None:
+            count.reject(trajectory.id, cleaned.reason, cleaned.dropped_by)
+            return None
+        trajectory = cleaned.trajectory
+    if redact:
+        trajectory, replaced = redaction.redact(trajectory)
+        count.redacted.update(replaced)
+    return trajectory
+
+
+def converted(unit: Unit, head: Head, known: Format) -> Iterator[tuple[str, Trajectory | Rejected]]:
+    """The trajectories of a unit and what gives none, each after its place."""
+    name = unit.file.name
+    path = unit.file.path
+    try:
+        found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
+        if known.whole and head.layout in ("array", "lines"):
+            found = _together(list(found))
+        for record in found:
+            if isinstance(record, Rejected):
+                yield name + record.where, record
+            else:
+                yield from _of_record(record, name, known)
+    except OSError as error:  # it vanished, or the disk fails in the middle
+        yield name, Rejected("", _unreadable(error))
+
+
+def _of_record(record: Record, name: str, known: Format) -> Iterator[tuple[str, Trajectory | Rejected]]:
+    where = name + record.where
+    try:
+        for item in known.convert(record.value, Origin(name, record.where)):
+            yield (where + item.where if isinstance(item, Rejected) else where), item
+    except UnusableError as error:
+        yield where, Rejected("", str(error))
+    except MISFITS as error:
+        yield where, Rejected("", f"not a record that {known.name} can read: {type(error).__name__}: {error}")
+
+
+def _together(found: list[Record | Rejected]) -> Iterator[Record | Rejected]:
+    yield from (item for item in found if isinstance(item, Rejected))
+    yield Record("", [item.value for item in found if isinstance(item, Record)])
