@@ -138,6 +138,13 @@ def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
         assert rewritten == (int(name.split("_")[1]) > step), name
 
 
+def test_two_ranks_share_whole_groups_of_a_rollout(runs) -> None:
+    straight, _, _ = runs["rl", 2]
+    rollouts = [rows_of(straight / "rl" / "completions" / f"step_00000_rank_{rank}.jsonl") for rank in range(2)]
+    keys = [row["prompt"] for rank in rollouts for row in rank]
+    assert len(keys) == 8 and {keys.count(key) for key in keys} == {4}, "groups of 4 over both ranks"
+
+
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_one_rank_stops_all_at_one_step(chain, tmp_path, signum) -> None:
     run = reopened(chain, tmp_path, "one", "cpt", cpt={"max_steps": 5000, "save_steps": 5000})
