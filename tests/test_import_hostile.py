@@ -262,12 +262,24 @@ sys.exit(main(["import", "logs", "--out", "x.jsonl", "--report", "r.json", "--wo
 def started() -> tuple[subprocess.Popen, list[int]]:
     """An import whose two workers hang, and their ids."""
     write("logs/b.jsonl", row("b"))
-    parent = subprocess.Popen([sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", SLOW],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_default_signals,
+    )
     deadline = time.monotonic() + 60
     while len(workers := [int(path.name[7:]) for path in Path().glob("worker-*")]) < 2:
         assert time.monotonic() < deadline and parent.poll() is None
         time.sleep(0.05)
     return parent, workers
+
+
+def _default_signals() -> None:
+    """Of a shell in the foreground: what was started with nohup or & ignores some, and so do its children."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def is_running(process: int) -> bool:
