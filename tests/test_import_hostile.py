@@ -312,6 +312,7 @@ def test_workers_die_with_a_killed_import(here) -> None:
     parent.kill()
     parent.communicate(timeout=30)
     await_end(workers)
+    assert not any(map(is_running, workers)) and not Path("x.jsonl").exists()
 
 
 def test_a_killed_worker_is_told(here) -> None:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
@@ -186,7 +186,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"agentworld {version('agentworld')}")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
+    _add_run_verbs(verbs, layout)
+    _add_data_verbs(verbs, layout)
+    verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
+    verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
+    verb.set_defaults(verb=report)
+    return parser
 
+
+def _add_run_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
+    """Verbs that take a recipe and Hydra overrides."""
     verb = verbs.add_parser(
         "train", help="run a recipe", description=TRAIN_HELP, epilog=TRAIN_EPILOG, formatter_class=layout
     )
@@ -199,6 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME, dry_run=true, keys to change")
     verb.set_defaults(verb=submit)
 
+
+def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
+    """Verbs that make trajectories or show them; they take ordinary flags."""
     verb = verbs.add_parser(
         "record", help="record interactions with an environment", description=RECORD_HELP, formatter_class=layout
     )
@@ -240,11 +252,6 @@ def _parser() -> argparse.ArgumentParser:
     verb.add_argument("--seed", type=int, help="of the draws (default: of the run, else 0)")
     verb.add_argument("--full", action="store_true", help="cut no long text")
     verb.set_defaults(verb=show)
-
-    verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
-    verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
-    verb.set_defaults(verb=report)
-    return parser
 
 
 def _positive(text: str) -> int:

@@ -43,9 +43,8 @@ class Generator:
         """
         answers: list[list[int]] = [[] for _ in prompts]
         batches = list(self._batches(prompts))
-        for number in range(
-            engine.largest(len(batches))
-        ):  # ranks agree before each batch: none waits for one that left
+        # Ranks agree before each batch, so that none waits for one that left.
+        for number in range(engine.largest(len(batches))):
             if engine.largest(int(stop.requested(self.run_dir))):
                 raise stop.StoppedError("evaluation stopped")
             batch = batches[number] if number < len(batches) else []
@@ -204,5 +203,7 @@ def _training_facts(directory: Path) -> dict:
 def _training_observations(run_dir: Path) -> Iterator[str]:
     paths = [run_dir / "data" / f"{pool}.jsonl" for pool in ("cpt", "sft", "rl")]
     for path in paths:
-        for trajectory in read_jsonl(path) if path.stat().st_size else ():  # a pool may have no share of the data
+        if path.stat().st_size == 0:  # a pool without a share of the data
+            continue
+        for trajectory in read_jsonl(path):
             yield from (turn.observation for turn in trajectory.turns)
