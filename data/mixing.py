@@ -25,7 +25,6 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import Rendered, Renderer
 
 BYTES_PER_TOKEN = 8  # kept for each token wanted; text has 3 to 5. Where it is not enough, the source is read again
-BATCH_BYTES = 1 << 20  # of text that is tokenized in one go, on all cores
 ID_BYTES = 4
 DRAW_BYTES = 16  # of a draw's hash: no two of 10 billion documents share it, but for a chance below 1e-18
 
@@ -209,24 +208,15 @@ def _draw(source: DocumentSource, wanted: float, renderer: Renderer, seed: int, 
 
 
 def _tokenized(texts: list[_Stored], wanted: float, renderer: Renderer, spool: _Spool) -> list[_Stored]:
-    """The first texts as ids until `wanted` tokens are reached, or all.
-
-    A batch has about as many bytes as tokens are missing: a token has one or more, so hardly a text is tokenized in
-    vain.
-    """
+    """The first texts as ids until `wanted` tokens are reached, or all."""
     documents: list[_Stored] = []
-    tokens = start = 0
-    while start < len(texts) and tokens < wanted:
-        end, length = start, 0
-        while end < len(texts) and length < min(BATCH_BYTES, wanted - tokens):
-            length += texts[end].length
-            end += 1
-        batch = [spool.read(text).decode() for text in texts[start:end]]
-        for text, ids in zip(texts[start:end], renderer.encode_batch(batch), strict=True):
-            stored = spool.write(text.draw, array("i", [*ids, renderer.pad_id]).tobytes())  # as Renderer.document
-            documents.append(stored)
-            tokens += stored.tokens
-        start = end
+    tokens = 0
+    for text in texts:
+        if tokens >= wanted:
+            break
+        ids = renderer.document(spool.read(text).decode()).input_ids
+        documents.append(spool.write(text.draw, array("i", ids).tobytes()))
+        tokens += len(ids)
     return documents
 
 

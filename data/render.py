@@ -22,6 +22,7 @@ from transformers import PreTrainedTokenizerFast
 from agentworld.data.errors import ContentError
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import END_THINK, IM_END, IM_START, PAD, THINK, require_control_tokens
+from agentworld.data.word_encoder import WordEncoder
 
 OPEN_TAG = "<predicted_observation>"
 CLOSE_TAG = "</predicted_observation>"
@@ -65,18 +66,16 @@ class Renderer:
         added = tokenizer.get_added_vocab()
         self.start_id, self.end_id, self.pad_id = added[IM_START], added[IM_END], added[PAD]
         self.think_id, self.end_think_id = added[THINK], added[END_THINK]
-        self._plain, self._bytes = _plain_encoder(tokenizer)
+        plain, self._bytes = _plain_encoder(tokenizer)
+        stand_in = {byte[0]: char for char, byte in _byte_alphabet().items()}
+        self._words = WordEncoder(plain, [stand_in[byte] for byte in range(256)])
         self._newline = self.encode("\n")
         self._headers = {role: [self.start_id, *self.encode(f"{role}\n")] for role in ("system", "user", "assistant")}
         self._open_tag, self._close_tag = self.encode(f"\n\n{OPEN_TAG}"), self.encode(CLOSE_TAG)
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; never an added token's id, whatever the text holds. `decode` is the exact inverse."""
-        return self._plain.encode(text, add_special_tokens=False).ids
-
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, on all cores."""
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return self._words.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; control ids appear as their strings, bytes that are no UTF-8 and unknown ids as U+FFFD."""

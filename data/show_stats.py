@@ -80,7 +80,7 @@ class FileStatistics:
         """Count one trajectory."""
         self.trajectories[trajectory.domain] += 1
         observations = [turn.observation for turn in trajectory.turns]
-        tokens = [len(ids) + 1 for ids in renderer.encode_batch(observations)] if renderer else [0] * len(observations)
+        tokens = [len(renderer.encode(text)) + 1 for text in observations] if renderer else [0] * len(observations)
         for item, count in zip(turn_views(trajectory, source), tokens, strict=True):
             characters, kept = len(item.turn.observation), int(item.kept)
             share = self.shares.setdefault((trajectory.domain, item.category), Share())

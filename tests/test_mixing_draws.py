@@ -22,10 +22,10 @@ def test_only_what_is_used_is_tokenized(tmp_path, renderer, monkeypatch):
     """Of 3,000 documents 20 are needed; one more may be read past the end."""
     texts = [f"{number:06} alpha" for number in range(3_000)]
     source = DocumentSource("law", str(write(tmp_path / "law", texts)), share=0.5)
-    seen = []
-    encode = Renderer.encode_batch
-    monkeypatch.setattr(Renderer, "encode_batch", lambda self, batch: seen.extend(batch) or encode(self, batch))
-    chosen = ids_of(mixed([source], 20 * len(renderer.document(texts[0]).input_ids), renderer, tmp_path))
+    wanted = 20 * len(renderer.document(texts[0]).input_ids)
+    seen, document = [], Renderer.document
+    monkeypatch.setattr(Renderer, "document", lambda self, text: seen.append(text) or document(self, text))
+    chosen = ids_of(mixed([source], wanted, renderer, tmp_path))
     assert 15 <= len(chosen) <= 25
     assert len(chosen) <= len(seen) <= len(chosen) + 1
 

@@ -36,8 +36,8 @@ def test_round_trip_of_random_text(renderer):
     control = set(renderer.tokenizer.get_added_vocab().values())
     texts = [random_text(rng, 20) for _ in range(500)]
     texts += ["".join(chr(rng.choice([*range(0xD800), *range(0xE000, 0x11000)])) for _ in range(30)) for _ in range(50)]
-    for text, ids in zip(texts, renderer.encode_batch(texts), strict=True):
-        assert ids == renderer.encode(text)
+    for text in texts:
+        ids = renderer.encode(text)
         assert renderer.decode(ids) == text
         assert not set(ids) & control
 
