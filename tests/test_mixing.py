@@ -14,7 +14,7 @@ from agentworld.data import mixing
 from agentworld.data.documents_settings import DocumentSource
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.mixing import balance, mix
-from agentworld.data.packing import pack_splitting
+from agentworld.data.packing import pack
 from agentworld.data.render import Renderer
 
 
@@ -222,7 +222,7 @@ def test_shares_of_what_is_trained_and_of_the_kinds(tmp_path, renderer):
 def test_packing_trains_every_token_of_a_document_but_the_first_of_a_piece(tmp_path, renderer):
     source = DocumentSource("law", str(write(tmp_path / "law", texts_of("law", 50))), share=0.5)
     mixture = mixed([source], 10**5, renderer, tmp_path)
-    rows, count = pack_splitting(mixture.documents(), 64)
+    rows, count = pack(mixture.documents(), 64, splits=True)
     assert count.tokens == mixture.report["sources"][0]["tokens"]
     assert count.dropped_tokens == 0
     assert count.trained_tokens == count.tokens - sum(len(row.seq_lengths) for row in rows)

@@ -2,13 +2,14 @@
 
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 
-from agentworld.data.packing import PackedRow, PackingCount, pack_splitting, pack_whole
+from agentworld.data.packing import PackedRow, PackingCount, pack
 from agentworld.data.render import Rendered
 
-PACKERS = {"splitting": pack_splitting, "whole": pack_whole}
+PACKERS = {"splitting": partial(pack, splits=True), "whole": partial(pack, splits=False)}
 
 
 def random_documents(rng: random.Random, row_tokens: int) -> list[Rendered]:
@@ -75,7 +76,7 @@ def check_count(count: PackingCount, documents: list[Rendered], rows: list[Packe
 @pytest.mark.parametrize("length", range(2, 40))
 def test_splitting_loses_no_tail(length):
     """All of a long document is packed, its last token with its label, whatever the rest."""
-    rows, count = pack_splitting([Rendered(list(range(length)), [True] * length)], 8)
+    rows, count = pack([Rendered(list(range(length)), [True] * length)], 8, splits=True)
     assert sorted(token for row in rows for token in row.input_ids) == list(range(length))
     assert (count.tokens, count.dropped_tokens) == (length, 0)
     assert any(row.labels[-1] == length - 1 or length - 1 in row.labels for row in rows)
@@ -88,7 +89,7 @@ def test_whole_packing_never_cuts():
     for _ in range(100):
         row_tokens = rng.randint(4, 30)
         documents = random_documents(rng, row_tokens)
-        rows, count = pack_whole(documents, row_tokens)
+        rows, count = pack(documents, row_tokens, splits=False)
         whole = {tuple(document.input_ids) for document in documents}
         assert all(tuple(ids) in whole for ids, _ in segments(rows))
         assert count.dropped_too_long == sum(len(document.input_ids) > row_tokens for document in documents)
@@ -96,7 +97,7 @@ def test_whole_packing_never_cuts():
 
 def test_a_document_as_long_as_the_row_fits():
     document = Rendered([1, 2, 3, 4], [False, True, True, True])
-    rows, count = pack_whole([document, Rendered([5, 6, 7, 8, 9], [True] * 5)], 4)
+    rows, count = pack([document, Rendered([5, 6, 7, 8, 9], [True] * 5)], 4, splits=False)
     assert [row.input_ids for row in rows] == [[1, 2, 3, 4]]
     assert (count.dropped_too_long, count.dropped_tokens, count.dropped_trained_tokens) == (1, 5, 5)
 
@@ -118,7 +119,7 @@ def test_what_carries_no_loss_is_dropped_and_counted(name):
 
 def test_a_piece_without_loss_is_dropped_but_not_its_document():
     trained = [False] * 8 + [True] * 4
-    rows, count = pack_splitting([Rendered(list(range(12)), trained)], 4)
+    rows, count = pack([Rendered(list(range(12)), trained)], 4, splits=True)
     assert sorted(tuple(row.input_ids) for row in rows) == [(8, 9, 10, 11)]
     assert (count.documents, count.dropped_documents, count.dropped_tokens, count.labels_lost) == (1, 0, 8, 1)
 
@@ -126,14 +127,14 @@ def test_a_piece_without_loss_is_dropped_but_not_its_document():
 def test_rows_are_full():
     rng = random.Random(2)
     documents = [Rendered([n] * size, [True] * size) for n, size in enumerate(rng.choices(range(20, 400), k=500))]
-    for pack in PACKERS.values():
-        _, count = pack(documents, 1024)
+    for packer in PACKERS.values():
+        _, count = packer(documents, 1024)
         assert count.fill > 0.97
     exact = [Rendered([n] * size, [True] * size) for n, size in enumerate((3, 7, 5, 5, 6, 4, 8, 2))]
-    _, count = pack_whole(exact, 10)
+    _, count = pack(exact, 10, splits=False)
     assert (count.rows, count.fill) == (4, 1.0)
 
 
 def test_packing_is_deterministic():
     documents = random_documents(random.Random(3), 16)
-    assert pack_splitting(documents, 16) == pack_splitting(list(documents), 16)
+    assert pack(documents, 16, splits=True) == pack(list(documents), 16, splits=True)

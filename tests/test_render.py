@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from agentworld.data.errors import ContentError
-from agentworld.data.packing import pack_splitting, pack_whole
+from agentworld.data.packing import pack
 from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import CONTROL_TOKENS, END_THINK, IM_END, IM_START, THINK, train_tokenizer
@@ -105,7 +105,7 @@ def test_sft_labels_are_the_answer_with_one_pair_of_think_tags(renderer):
     documents = [
         renderer.final_turn("sys", turns, index, f"turn {index}", turns[index].observation) for index in (2, 1)
     ]
-    rows, count = pack_whole(documents, 4096)
+    rows, count = pack(documents, 4096, splits=False)
     assert count.documents == 2
     assert count.labels_lost == 0
     seen = []
@@ -126,7 +126,7 @@ def test_sft_labels_are_the_answer_with_one_pair_of_think_tags(renderer):
 
 def test_the_last_label_of_a_conversation_is_the_end_of_turn(renderer):
     """The end id is not the padding id."""
-    rows, _ = pack_splitting([renderer.conversation("s", [Turn("a", "b"), Turn("c", "d")], [True, True])], 4096)
+    rows, _ = pack([renderer.conversation("s", [Turn("a", "b"), Turn("c", "d")], [True, True])], 4096, splits=True)
     assert rows[0].labels[-1] == renderer.end_id != renderer.pad_id
 
 

@@ -8,7 +8,7 @@ from datasets import Dataset
 from trl import SFTConfig
 
 from agentworld.data.errors import ContentError
-from agentworld.data.packing import pack_whole
+from agentworld.data.packing import pack
 from agentworld.data.render import Rendered
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import kernels, model
@@ -28,7 +28,7 @@ def documents(count: int) -> list[Rendered]:
 
 
 def rows_of(parts: list[Rendered], row_tokens: int) -> Dataset:
-    rows, _ = pack_whole(parts, row_tokens)
+    rows, _ = pack(parts, row_tokens, splits=False)
     columns = ("input_ids", "labels", "seq_lengths")
     return Dataset.from_list([{name: getattr(row, name) for name in columns} for row in rows])
 

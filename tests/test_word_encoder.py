@@ -43,7 +43,7 @@ SLOW = {
 def texts() -> list[str]:
     rng = random.Random(0)
     letters = "abzA '\"'sTll\t\n\r  17_.,{}\u0301\u4e2d\u00a0\u2028\u0130\u017f\u212a\x1c\x85\U0001f600"
-    found = [*WILD, "'ſ 'S it's IT'LL", "".join(map(chr, range(0x3000)))]
+    found = [*WILD, "'\u017f 'S it's IT'LL", "".join(map(chr, range(0x500)))]
     found += [random_text(rng, 20) for _ in range(300)]
     found += ["".join(rng.choices(letters, k=rng.randint(1, 40))) for _ in range(700)]
     found += [
@@ -67,9 +67,11 @@ def test_a_character_that_the_engines_see_differently_goes_through_the_tokenizer
     encoder = WordEncoder(plain, STAND_INS)
     splitter = word_encoder._Splitter(encoder._splitter.split.__self__.pattern, plain.pre_tokenizer)
     honest = splitter.split
-    monkeypatch.setattr(
-        splitter, "split", lambda text: [p for w in honest(text) for p in w.replace("é", "é\0").split("\0") if p]
-    )
+
+    def older(text: str) -> list[str]:
+        return [piece for word in honest(text) for piece in word.replace("é", "é\0").split("\0") if piece]
+
+    monkeypatch.setattr(splitter, "split", older)
     monkeypatch.setattr(encoder, "_splitter", splitter)
     assert splitter.split("één") != honest("één")
     for text in ("één", "een", "zo één keer"):
