@@ -1,11 +1,16 @@
 """Reading the trajectories of a run from files, with every line accounted for."""
 
+import sqlite3
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.data.schema import SchemaError, Trajectory, read_jsonl
+from agentworld.data.schema import SchemaError, Trajectory
+from agentworld.data.trajectory_files import read_trajectories
+
+REASONS_KEPT = 1000
 
 
 @dataclass
@@ -20,20 +25,23 @@ class ReadCount:
     def reject(self, reason: str) -> None:
         self.read += 1
         self.rejected += 1
-        if len(self.reasons) < 1000:
+        if len(self.reasons) < REASONS_KEPT:
             self.reasons.append(reason)
 
     def reject_error(self, error: SchemaError) -> None:
         self.reject(str(error))
 
 
-def read_corpus(paths: Sequence[str | Path], on_bad: str) -> tuple[list[Trajectory], ReadCount]:
-    """Read the trajectories of JSONL files in order.
+def read_corpus(
+    paths: Sequence[str | Path], on_bad: str, count: ReadCount, scratch: Path | None = None
+) -> Iterator[Trajectory]:
+    """Yield the trajectories of files, JSON Lines or Parquet, in order; `count` is complete at the end.
 
     Ids must be unique over all files, since traces, prompts and draws go by id; a second one is a bad line.
 
     Args:
         on_bad: "fail" stops at the first bad line, "skip" counts it and goes on.
+        scratch: folder of the temporary index of ids; None = the system's (TMPDIR).
 
     Raises:
         RequestError: a file is missing or cannot be read.
@@ -42,29 +50,51 @@ def read_corpus(paths: Sequence[str | Path], on_bad: str) -> tuple[list[Trajecto
     for path in paths:
         if not Path(path).is_file():
             raise RequestError(f"data.trajectories: {path}: no such file")
-    count = ReadCount()
-    source_of: dict[str, str] = {}
-    trajectories: list[Trajectory] = []
-    for path in paths:
-        for trajectory in _read(path, None if on_bad == "fail" else count.reject_error):
-            if trajectory.id in source_of:
-                reason = f"{path}: id: {trajectory.id!r} stands in {source_of[trajectory.id]} already; ids are unique"
-                if on_bad == "fail":
-                    raise SchemaError(reason)
-                count.reject(reason)
-                continue
-            source_of[trajectory.id] = str(path)
-            trajectories.append(trajectory)
-            count.read += 1
-            count.kept += 1
-    if not trajectories:
+    with _Ids(scratch) as ids:
+        for path in paths:
+            for trajectory in _read(path, None if on_bad == "fail" else count.reject_error):
+                first = ids.first_place(trajectory.id, str(path))
+                if first is not None:
+                    reason = f"{path}: id: {trajectory.id!r} stands in {first} already; ids are unique"
+                    if on_bad == "fail":
+                        raise SchemaError(reason)
+                    count.reject(reason)
+                    continue
+                count.read += 1
+                count.kept += 1
+                yield trajectory
+    if not count.kept:
         files = ", ".join(str(path) for path in paths)
         raise ContentError(f"{files}: no usable trajectory in {count.read} lines; the first: {count.reasons[0]}")
-    return trajectories, count
 
 
 def _read(path: str | Path, on_bad: Callable[[SchemaError], None] | None) -> Iterator[Trajectory]:
     try:
-        yield from read_jsonl(path, on_bad)
+        yield from read_trajectories(path, on_bad)
     except OSError as error:
         raise RequestError(f"data.trajectories: {path}: cannot be read: {error.strerror}") from error
+
+
+class _Ids:
+    """Which file each id stands in, on disk."""
+
+    def __init__(self, scratch: Path | None) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="agentworld-ids-", dir=scratch)
+        self._database = sqlite3.connect(Path(self._folder.name, "ids.sqlite3"), isolation_level=None)
+        self._database.executescript(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE; BEGIN;"
+            "CREATE TABLE ids (id TEXT PRIMARY KEY, path TEXT NOT NULL) WITHOUT ROWID;"
+        )
+
+    def __enter__(self) -> "_Ids":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+        self._folder.cleanup()
+
+    def first_place(self, name: str, path: str) -> str | None:
+        """None for a new id, which is put down; else the path it was seen in first."""
+        if self._database.execute("INSERT OR IGNORE INTO ids VALUES (?, ?)", (name, path)).rowcount:
+            return None
+        return self._database.execute("SELECT path FROM ids WHERE id = ?", (name,)).fetchone()[0]

@@ -19,7 +19,7 @@ compared, so rows of AgentWorldBench (prefixes of one trajectory, each with its 
     with DuplicateIndex(settings, read_held_out(paths)) as index:
         index.add(read_jsonl(path), workers=2)
         report = index.resolve().to_dict()
-        write_jsonl(out, index.kept(read_jsonl(path)))
+        for trajectory, stays in zip(read_jsonl(path), index.kept(), strict=True): ...
 """
 
 import sqlite3
@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -233,25 +234,10 @@ class DuplicateIndex:
             name, other, kind, 1.0 if equal else round(jaccard(self._sets_of(row)[1], self._sets_of(last)[1]), 4)
         )
 
-    def is_kept(self, name: str) -> bool:
-        """Whether the trajectory of this id stays.
-
-        Raises:
-            ContentError: none of this id was added.
-        """
-        found = self._database.execute("SELECT kind FROM trajectories WHERE id = ?", (name,)).fetchone()
-        if found is None:
-            raise ContentError(f"id: {name!r} was not in the input when duplicates were sought; was a file changed?")
-        return found[0] is None
-
-    def kept_ids(self) -> Iterator[str]:
-        """The ids that stay, in the order of the input."""
-        for (name,) in self._database.execute("SELECT id FROM trajectories WHERE kind IS NULL ORDER BY row"):
-            yield name
-
-    def kept(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
-        """Those of `trajectories` (the input, read again) that stay, in their order."""
-        return (trajectory for trajectory in trajectories if self.is_kept(trajectory.id))
+    def kept(self) -> Iterator[bool]:
+        """Whether each one stays, in the order of the input."""
+        for (kind,) in self._database.execute("SELECT kind FROM trajectories ORDER BY row"):
+            yield kind is None
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -274,7 +260,7 @@ def drop_duplicates(
     with DuplicateIndex(settings, held_out) as index:
         index.add(trajectories, workers)
         count = index.resolve()
-        return list(index.kept(trajectories)), count
+        return list(compress(trajectories, index.kept())), count
 
 
 def _check(settings: DuplicateSettings) -> None:

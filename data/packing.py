@@ -62,6 +62,14 @@ class PackingCount:
         """Documents."""
         return self.documents + self.dropped_documents
 
+    @property
+    def given_tokens(self) -> int:
+        return self.tokens + self.dropped_tokens
+
+    @property
+    def given_trained_tokens(self) -> int:
+        return self.trained_tokens + self.labels_lost + self.dropped_trained_tokens
+
 
 class Packer:
     """Add documents, then take the rows once; `count` is complete when the rows are taken.
@@ -102,6 +110,11 @@ class Packer:
         count.dropped_too_long += too_long
         count.dropped_untrained += packed == 0 and not too_long
 
+    def add_all(self, documents: Iterable[Rendered]) -> None:
+        """Take in documents as they come."""
+        for document in documents:
+            self.add(document)
+
     def rows(self) -> Iterator[PackedRow]:
         """The rows, read from the temporary file, which then is gone.
 
@@ -128,8 +141,7 @@ class Packer:
 def pack(documents: Iterable[Rendered], row_tokens: int, splits: bool) -> tuple[list[PackedRow], PackingCount]:
     """The rows of documents that fit into memory, and the count; see `Packer`."""
     packer = Packer(row_tokens, splits)
-    for document in documents:
-        packer.add(document)
+    packer.add_all(documents)
     return list(packer.rows()), packer.count
 
 

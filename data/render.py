@@ -31,10 +31,11 @@ IGNORED_LABEL = -100  # torch.nn.CrossEntropyLoss(ignore_index)
 
 @dataclass(frozen=True)
 class Rendered:
-    """Token ids of one document, and for each whether the model is trained to produce it. Equal lengths."""
+    """Token ids of one document, and for each whether the model is trained to produce it. Equal lengths; lists, or
+    arrays of int32 and bool."""
 
-    input_ids: list[int]
-    trained: list[bool]
+    input_ids: Sequence[int]
+    trained: Sequence[bool]
 
     @property
     def labels(self) -> list[int]:

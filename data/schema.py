@@ -125,7 +125,7 @@ def read_jsonl(path: str | Path, on_bad: Callable[[SchemaError], None] | None = 
         for number, raw in enumerate(file, start=1):
             seen = number
             try:
-                trajectory = _parse_line(raw)
+                trajectory = parse_line(raw)
             except SchemaError as error:
                 located = SchemaError(f"{path}:{number}: {error}")
                 if on_bad is None:
@@ -147,7 +147,12 @@ def write_jsonl(path: str | Path, trajectories: Iterable[Trajectory]) -> int:
     return count
 
 
-def _parse_line(raw: bytes) -> Trajectory:
+def parse_line(raw: bytes) -> Trajectory:
+    """The trajectory of one line of JSON.
+
+    Raises:
+        SchemaError: naming the field, what was expected and what was found.
+    """
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

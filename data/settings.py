@@ -62,12 +62,14 @@ class DuplicateSettings:
 
 @dataclass
 class DataSettings:
-    trajectories: list[str] = field(default_factory=list)  # JSONL files; empty = record
+    trajectories: list[str] = field(default_factory=list)  # JSON Lines or Parquet files; empty = record
     on_bad: str = "fail"  # fail | skip: a damaged line stops the run, or is counted and skipped
     duplicates: DuplicateSettings = field(default_factory=DuplicateSettings)
     held_out: list[str] = field(
         default_factory=list
     )  # files that name split groups never to train on: data/held_out.py
+    domain_weights: dict[str, float] = field(default_factory=dict)  # part of each domain that is used; absent = all
+    source_shares: dict[str, float] = field(default_factory=dict)  # of the characters used, at most: data/selection.py
     min_turns: int = 2  # shorter trajectories are dropped (arXiv:2606.24597 section 3.1.2)
     # Share of the training trajectories with an instruction on the outcome of a turn, read off the truth; held-out rows
     # and evaluation have none.
@@ -82,3 +84,4 @@ class DataSettings:
     cpt_row_tokens: int = 1024  # packed row of CPT; longer documents are split
     sft_row_tokens: int = 1024  # packed row of SFT; longer samples are dropped and counted
     rl_prompt_tokens: int = 1024  # longer RL prompts are dropped and counted
+    workers: int = 0  # processes that prepare; 0 = one a core. The result is the same

@@ -4,8 +4,11 @@ Only traces whose prediction equals the truth are kept (arXiv:2606.24597 section
 judge; equality is the strictest judge).
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from agentworld.data import draws
@@ -61,20 +64,35 @@ def holds_tag(observation: str) -> bool:
 
 
 def choose_samples(
-    trajectories: Sequence[Trajectory], teacher: Teacher, seed: int
-) -> tuple[list[SftSample], TeacherCount]:
+    trajectories: Iterable[Trajectory], teacher: Teacher, seed: int, count: TeacherCount
+) -> Iterator[SftSample]:
     """Ask the teacher about every turn; of each trajectory take one of its correct turns, uniform by hash.
 
     The teacher gets the history and the action of a turn, without `meta`: nothing from which the truth can be read.
+    `count` is complete at the end.
     """
-    count = TeacherCount(trajectories=len(trajectories))
-    samples: list[SftSample] = []
     for trajectory in trajectories:
+        count.trajectories += 1
         correct = _correct_traces(trajectory, teacher, count)
         if correct:
-            samples.append(correct[draws.choice(len(correct), "sft-turn", seed, trajectory.id)])
-    count.samples = len(samples)
-    return samples, count
+            count.samples += 1
+            yield correct[draws.choice(len(correct), "sft-turn", seed, trajectory.id)]
+
+
+def samples_of(trajectories: Iterable[Trajectory], traces: Path, start: int, number: int) -> Iterator[SftSample]:
+    """The samples again, from the trajectories that they were chosen from and the file of traces.
+
+    Args:
+        traces: rows of key, family, thinking and prediction, in the order of the trajectories.
+        start, number: the lines of the file that belong to these trajectories.
+    """
+    given = iter(trajectories)
+    with open(traces, encoding="utf-8") as file:
+        for line in islice(file, start, start + number):
+            row = json.loads(line)
+            name, _, index = row.pop("key").rpartition("#")
+            trajectory = next(each for each in given if each.id == name)
+            yield SftSample(example(trajectory, int(index)), Trace(**row))
 
 
 def _correct_traces(trajectory: Trajectory, teacher: Teacher, count: TeacherCount) -> list[SftSample]:

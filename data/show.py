@@ -1,12 +1,12 @@
 """`agentworld show`: one trajectory as a person reads it, with what the CPT mask thinks of each turn.
 
-Nothing is decided here. Which turns carry loss comes from `rows.cpt_documents`, the drawn turn of RL from
+Nothing is decided here. Which turns carry loss comes from `rows.turn_losses`, the drawn turn of RL from
 `examples.one_turn`, the sample of SFT from the traces of a run. Text is shown by `visible_text.visible`, never raw.
 """
 
 import heapq
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from agentworld.data import masking
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.examples import one_turn
 from agentworld.data.masking import Statistics
-from agentworld.data.rows import CPT_VERSION, RL_VERSION, cpt_documents
+from agentworld.data.rows import CPT_VERSION, RL_VERSION, turn_losses
 from agentworld.data.schema import SchemaError, Trace, Trajectory, Turn
 from agentworld.data.settings import DataSettings
 from agentworld.data.system_prompts import sft_version, system_prompt
@@ -109,20 +109,13 @@ def look(trajectory: Trajectory, source: Source, mask: str | None = None) -> Vie
 
 def turn_views(trajectory: Trajectory, source: Source) -> list[TurnView]:
     """Each turn with its category and whether it carries loss in CPT."""
-    (trained,), _ = cpt_documents([trajectory], _Decisions(), source.settings, source.seed)  # type: ignore[arg-type]
+    losses = turn_losses(trajectory, source.settings.mask, source.seed)
     views = []
-    for index, (turn, kept) in enumerate(zip(trajectory.turns, trained, strict=True)):
+    for index, (turn, loss) in enumerate(zip(trajectory.turns, losses, strict=True)):
         category = masking.category(turn.action, turn.observation)
         ratio = source.settings.mask.keep.get(category, 1.0)
-        views.append(TurnView(index, turn, category, ratio, bool(kept)))
+        views.append(TurnView(index, turn, category, ratio, loss.trained))
     return views
-
-
-class _Decisions:
-    """Stands where a `Renderer` does and gives back which turns carry loss: preparation decides, this only looks."""
-
-    def conversation(self, system: str, turns: Sequence[Turn], trained: Sequence[bool]) -> list[bool]:
-        return list(trained)
 
 
 def find(path: Path, wanted: str | None) -> Trajectory:

@@ -17,7 +17,7 @@ from string import Template
 from transformers import PreTrainedTokenizerFast
 
 from agentworld.data.render import OPEN_TAG, Renderer
-from agentworld.data.rows import cpt_documents
+from agentworld.data.rows import cpt_document, turn_losses
 from agentworld.data.schema import Trajectory
 from agentworld.data.sft_samples import holds_tag
 from agentworld.data.show import Source, TurnView, View, describe, describe_meta, facts, role_of
@@ -106,11 +106,12 @@ def _texts(shown: Trajectory, source: Source) -> Iterator[str]:
 def messages_of(view: View, renderer: Renderer) -> list[Message]:
     """The messages of the trajectory's row: the system prompt, then an action and an observation for each turn.
 
-    CPT's row comes from `rows.cpt_documents`. In SFT and RL it is the history that the last turn would leave, of which
+    CPT's row comes from `rows.cpt_document`. In SFT and RL it is the history that the last turn would leave, of which
     the ids of each prompt are a prefix.
     """
     if view.mask == "cpt":
-        (row,), _ = cpt_documents([view.trajectory], renderer, view.source.settings, view.source.seed)
+        losses = turn_losses(view.trajectory, view.source.settings.mask, view.source.seed)
+        row, _ = cpt_document(view.trajectory, losses, renderer, view.source.settings, view.source.seed)
     else:
         row = renderer.conversation(view.system, view.trajectory.turns, [False] * len(view.turns))
     starts = [place for place, token in enumerate(row.input_ids) if token == renderer.start_id]

@@ -11,7 +11,6 @@ the truth: it belongs into training, never into an evaluation.
 """
 
 import json
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -46,36 +45,25 @@ class InstructionCount:
     no_rule: int = 0
     none: int = 0
 
+    def add(self, kind: str) -> None:
+        """Count one trajectory."""
+        setattr(self, kind, getattr(self, kind) + 1)
+
     def to_dict(self) -> dict[str, int]:
         return asdict(self)
 
 
-def simulation_instruction(
+def instructed(
     trajectory: Trajectory, index: int, seed: int, share: float = CONTROLLED_SHARE
-) -> str | None:
-    """The instruction for a trajectory whose target is `turns[index]`; None: it is simulated freely.
+) -> tuple[Trajectory, str]:
+    """A trajectory whose target is `turns[index]` with its instruction in `system`, and the field of InstructionCount
+    that it counts in; the turns are the same objects.
 
     Depends on its arguments alone. What the source says comes first; the draw depends on (seed, trajectory id), so that
     a larger share keeps the instructions of a smaller one.
     """
-    return _decide(trajectory, index, seed, share)[0]
-
-
-def instructed(trajectory: Trajectory, index: int, seed: int, share: float = CONTROLLED_SHARE) -> Trajectory:
-    """The trajectory with its instruction in `system`; its turns are the same objects."""
-    system = replace(trajectory.system, simulation_instruction=simulation_instruction(trajectory, index, seed, share))
-    return replace(trajectory, system=system)
-
-
-def count_instructions(
-    targets: Iterable[tuple[Trajectory, int]], seed: int, share: float = CONTROLLED_SHARE
-) -> InstructionCount:
-    """How many of some (trajectory, index) get which kind of instruction, for a report."""
-    count = InstructionCount()
-    for trajectory, index in targets:
-        kind = _decide(trajectory, index, seed, share)[1]
-        setattr(count, kind, getattr(count, kind) + 1)
-    return count
+    text, kind = _decide(trajectory, index, seed, share)
+    return replace(trajectory, system=replace(trajectory.system, simulation_instruction=text)), kind
 
 
 def search_instruction(query: str, answer: str) -> str:
@@ -86,7 +74,7 @@ def search_instruction(query: str, answer: str) -> str:
 
 
 def _decide(trajectory: Trajectory, index: int, seed: int, share: float) -> tuple[str | None, str]:
-    """The instruction and the field of InstructionCount that it counts in."""
+    """The instruction, None where it is simulated freely, and the field of InstructionCount that it counts in."""
     assert 0 <= index < len(trajectory.turns), f"turn {index} of {len(trajectory.turns)}"
     own = trajectory.system.simulation_instruction
     if trajectory.domain == "search":

@@ -1,12 +1,11 @@
 """Splitting trajectories into the pools of the stages, disjoint by `split_group` (arXiv:2606.24597 section 3.1.1)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from agentworld.data import draws
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.data.schema import Trajectory
 from agentworld.data.settings import SplitSettings
 
 POOLS = ("cpt", "sft", "rl", "eval")
@@ -24,36 +23,32 @@ def check_shares(split: SplitSettings) -> None:
         raise RequestError(f"data.split: the shares must add up to 1, found {shown} = {total:g}")
 
 
-def split_pools(trajectories: Sequence[Trajectory], split: SplitSettings, seed: int) -> dict[str, list[Trajectory]]:
-    """Give every split group to one pool; trajectories keep their order.
+def assign_pools(sizes: Mapping[str, int], split: SplitSettings, seed: int) -> dict[str, str]:
+    """The pool of each split group.
 
     Groups in the order of a hash of (seed, group) are cut where the share of trajectories reaches each pool's
     cumulative share; a pool with a share gets at least one group.
+
+    Args:
+        sizes: trajectories of each group, at least 1.
 
     Raises:
         RequestError: the shares are wrong.
         ContentError: there are fewer groups than pools with a share; the text names a pool that would be empty.
     """
     check_shares(split)
-    sizes: dict[str, int] = {}
-    for trajectory in trajectories:
-        sizes[trajectory.split_group] = sizes.get(trajectory.split_group, 0) + 1
     shares = {pool: getattr(split, pool) for pool in POOLS if getattr(split, pool) > 0}
     if len(sizes) < len(shares):
         pool = list(shares)[len(sizes)]
         raise ContentError(
             f"the {pool} pool would be empty: {len(shares)} pools need as many different split_group values, found "
-            f"{len(sizes)} in {len(trajectories)} trajectories; give more of them"
+            f"{len(sizes)} in {sum(sizes.values())} trajectories; give more of them"
         )
     order = sorted(sizes, key=lambda group: draws.digest("split", seed, group))
-    pool_of = _cut(order, sizes, shares)
-    pools: dict[str, list[Trajectory]] = {pool: [] for pool in POOLS}
-    for trajectory in trajectories:
-        pools[pool_of[trajectory.split_group]].append(trajectory)
-    return pools
+    return _cut(order, sizes, shares)
 
 
-def _cut(order: list[str], sizes: dict[str, int], shares: dict[str, float]) -> dict[str, str]:
+def _cut(order: list[str], sizes: Mapping[str, int], shares: dict[str, float]) -> dict[str, str]:
     """The pool of each group. A group belongs where its middle falls, so a large one is not always pushed on."""
     names = list(shares)
     ends = [sum(list(shares.values())[: i + 1]) * sum(sizes.values()) for i in range(len(names))]

@@ -3,6 +3,7 @@
 from agentworld.data.documents_settings import check_paths, check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.masking import CATEGORIES
+from agentworld.data.selection import check_selection
 from agentworld.data.settings import DataSettings
 from agentworld.data.splits import check_shares
 from agentworld.data.system_prompts import prompt_sets
@@ -25,6 +26,9 @@ def validate(settings: DataSettings) -> None:
             raise RequestError(f"data.mask.keep.{category}: no such category; known: {', '.join(CATEGORIES)}")
         if not 0 <= keep <= 1:
             raise RequestError(f"data.mask.keep.{category}={keep}: a share is a number from 0 to 1")
+    if settings.workers < 0:
+        raise RequestError(f"data.workers={settings.workers}: expected a number of processes, or 0 for one a core")
+    check_selection(settings.domain_weights, settings.source_shares)
     check_shares(settings.split)
     check_sources(settings.documents)
     check_paths(settings.documents)

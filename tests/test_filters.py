@@ -11,25 +11,20 @@ def trajectory(name: str, *pairs: tuple[str, str]) -> Trajectory:
     return Trajectory(name, "terminal", "test", name, System("task", "actions"), turns)
 
 
+def passing(given: list[Trajectory], min_turns: int) -> tuple[list[Trajectory], filters.FilterCount]:
+    count = filters.FilterCount()
+    return list(filters.passing(given, min_turns, count)), count
+
+
 A, B, C = ("ls", "x"), ("pwd", "/"), ("id", "")
 
 
 def test_turns_without_an_action_are_stripped_and_the_others_stay():
     given = [trajectory("a", A, ("", "noise"), B), trajectory("b", (" \n\t", "noise")), trajectory("c", C)]
-    kept, stripped = filters.strip_empty_actions(given)
-    assert stripped == 2
-    assert [[(turn.action, turn.meta["n"]) for turn in t.turns] for t in kept] == [
-        [("ls", 0), ("pwd", 2)],
-        [],
-        [("id", 0)],
-    ]
+    kept, count = passing(given, 1)
+    assert [[(turn.action, turn.meta["n"]) for turn in t.turns] for t in kept] == [[("ls", 0), ("pwd", 2)], [("id", 0)]]
+    assert (count.empty_action_turns, count.too_short) == (2, 1)
     assert len(given[0].turns) == 3  # the input is untouched
-
-
-def test_short_trajectories_are_dropped():
-    given = [trajectory("a", A), trajectory("b", A, B), trajectory("c", A, B, C)]
-    kept, dropped = filters.drop_short(given, 2)
-    assert ([t.id for t in kept], dropped) == (["b", "c"], 1)
 
 
 def test_filters_run_in_order_and_the_totals_add_up():
@@ -39,7 +34,7 @@ def test_filters_run_in_order_and_the_totals_add_up():
         trajectory("d", B, C),
         replace(trajectory("e", A, C), turns=[Turn(*turn, {"context_only": "time-out"}) for turn in (A, C)]),
     ]
-    kept, count = filters.apply(given, 2)
+    kept, count = passing(given, 2)
     assert [t.id for t in kept] == ["a", "d"]
     assert count == filters.FilterCount(4, empty_action_turns=2, too_short=1, without_target=1, kept=2)
     assert count.read == count.too_short + count.without_target + count.kept

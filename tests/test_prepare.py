@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from preparation import prepare_from, settings_for, siblings, silent, teacher, trajectory, write_source
 
-from agentworld.data import prepare as prepare_module
+from agentworld.data import gathering
 from agentworld.data.examples import one_turn
 from agentworld.data.preparation_report import format_report
 from agentworld.data.prepare import is_prepared, prepare
@@ -268,7 +268,7 @@ def test_without_files_the_recorder_is_called(source, tmp_path, monkeypatch):
         out.write_bytes(source.read_bytes())
         return {"sessions": 120}
 
-    monkeypatch.setattr(prepare_module, "record", record)
+    monkeypatch.setattr(gathering, "record", record)
     settings = DataSettings(tokenizer_vocab_size=400)
     report = prepare(settings, 3, tmp_path / "out", teacher, None, silent)
     assert asked == [(settings.record.count, 3)]

@@ -14,7 +14,7 @@ from renderers import TOKENIZERS, random_text
 from agentworld.data import show
 from agentworld.data.examples import one_turn
 from agentworld.data.render import Renderer
-from agentworld.data.rows import cpt_documents
+from agentworld.data.rows import cpt_document, turn_losses
 from agentworld.data.schema import System, Trajectory, Turn, read_jsonl, write_jsonl
 from agentworld.data.settings import DataSettings, MaskSettings
 from agentworld.data.visible_text import _NAMES, visible
@@ -172,7 +172,8 @@ def test_the_turns_said_to_carry_loss_are_those_of_the_rows(enabled):
     for number in range(30):
         turns = [Turn(random_text(rng) + "a", random_text(rng) + "b c") for _ in range(4)]
         trajectory = replace(SMALL, id=str(number), turns=turns)
-        (row,), _ = cpt_documents([trajectory], renderer, settings, seed=7)
+        losses = turn_losses(trajectory, settings.mask, 7)
+        row, _ = cpt_document(trajectory, losses, renderer, settings, seed=7)
         ends = [keep for token, keep in zip(row.input_ids, row.trained, strict=True) if token == renderer.end_id]
         kept = [item.kept for item in show.turn_views(trajectory, show.Source(Path("a"), settings, 7))]
         assert kept == ends[2::2]

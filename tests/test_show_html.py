@@ -13,8 +13,8 @@ from renderers import TOKENIZERS, WILD, random_turns
 from agentworld.data import show, show_html, show_tokens
 from agentworld.data.examples import example
 from agentworld.data.importing import import_files
-from agentworld.data.render import Renderer
-from agentworld.data.rows import cpt_documents, sft_documents
+from agentworld.data.render import Rendered, Renderer
+from agentworld.data.rows import cpt_document, sft_document, turn_losses
 from agentworld.data.schema import System, Trace, Trajectory, Turn, read_jsonl, write_jsonl
 from agentworld.data.settings import DataSettings, MaskSettings
 from agentworld.data.sft_samples import SftSample
@@ -53,6 +53,10 @@ OURS = {
 VOID = ("meta",)
 ATTRIBUTES = {"lang", "charset", "http-equiv", "content", "name", "class", "id", "href", "data-t", "open"}
 HALF = DataSettings(mask=MaskSettings(keep=dict.fromkeys(("action", "retrieval", "other", "echo", "transform"), 0.5)))
+
+
+def cpt_row(trajectory: Trajectory, renderer: Renderer, settings: DataSettings, seed: int) -> Rendered:
+    return cpt_document(trajectory, turn_losses(trajectory, settings.mask, seed), renderer, settings, seed)[0]
 
 
 @dataclass
@@ -148,7 +152,7 @@ def test_the_tokens_and_colours_of_a_cpt_page_are_the_row(renderer):
         trajectory = trajectory_of(random_turns(rng, 5), str(number))
         view = show.look(trajectory, show.Source(Path("a"), HALF, seed=2), "cpt")
         page = parsed(show_html.page(view, renderer, "t", full=True))
-        (row,), _ = cpt_documents([trajectory], renderer, HALF, seed=2)
+        row = cpt_row(trajectory, renderer, HALF, 2)
         found = flat([(token, "trained" in token.classes) for token in page.tokens])
         assert found == (row.input_ids, row.trained, visible(renderer.decode(row.input_ids)))
         colours |= {item.kept for item in view.turns}
@@ -163,7 +167,7 @@ def test_the_tokens_and_colours_of_an_sft_page_are_the_sample_of_each_turn(rende
     assert page.drawn == 3
     for index in range(5):
         trace = traces.get(index, Trace("f", "", ""))
-        (row,) = sft_documents([SftSample(example(trajectory, index), trace)], renderer, DataSettings(), seed=4)
+        row = sft_document(SftSample(example(trajectory, index), trace), renderer, DataSettings(), seed=4)
         assert flat(page.at(index)) == (row.input_ids, row.trained, visible(renderer.decode(row.input_ids))), index
 
 
@@ -231,7 +235,7 @@ def test_the_command_writes_a_page_with_the_tokenizer_it_names(tmp_path, capsys)
     assert cli.main(["show", str(source), "--html", str(out), "--tokenizer", str(tmp_path / "tokenizer")]) == 0
     assert capsys.readouterr().out == f"{out}: 3 turns, mask cpt, tokenizer of {tmp_path / 'tokenizer'}\n"
     (trajectory,) = read_jsonl(source)
-    (row,), _ = cpt_documents([trajectory], Renderer(tokenizer), DataSettings(), seed=0)
+    row = cpt_row(trajectory, Renderer(tokenizer), DataSettings(), 0)
     page = parsed(out.read_text())
     assert flat([(token, "trained" in token.classes) for token in page.tokens])[:2] == (row.input_ids, row.trained)
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -250,6 +254,6 @@ def test_recordings_of_every_source_give_pages_that_hold_their_rows(tmp_path):
     renderer = Renderer(show_html.choose_tokenizer(None, next(iter(first.values())), source)[0])
     for trajectory in first.values():
         page = parsed(show_html.page(show.look(trajectory, source), renderer, "t", full=True))
-        (row,), _ = cpt_documents([trajectory], renderer, source.settings, source.seed)
+        row = cpt_row(trajectory, renderer, source.settings, source.seed)
         found = flat([(token, "trained" in token.classes) for token in page.tokens])
         assert found == (row.input_ids, row.trained, visible(renderer.decode(row.input_ids))), trajectory.id

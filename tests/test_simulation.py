@@ -15,14 +15,25 @@ from agentworld.data.simulation import (
     CONTROLLED_DOMAINS,
     CONTROLLED_SHARE,
     InstructionCount,
-    count_instructions,
     instructed,
     search_instruction,
-    simulation_instruction,
 )
 from agentworld.data.system_prompts import VERSIONS, system_prompt
 
 PROMPT = "me@box:~$ "
+
+
+def simulation_instruction(
+    trajectory: Trajectory, index: int, seed: int, share: float = CONTROLLED_SHARE
+) -> str | None:
+    return instructed(trajectory, index, seed, share)[0].system.simulation_instruction
+
+
+def count_instructions(targets: list[tuple[Trajectory, int]], seed: int, share: float) -> InstructionCount:
+    count = InstructionCount()
+    for trajectory, index in targets:
+        count.add(instructed(trajectory, index, seed, share)[1])
+    return count
 
 
 def made(domain: str, *turns: tuple, start: str | None = None, own: str | None = None, name: str = "t") -> Trajectory:
@@ -205,7 +216,7 @@ def test_search_tells_query_and_answer_and_forbids_to_give_it_away():
     for meta in ({}, {"query": "q"}, {"query": 1, "reference_answer": "a"}, {"query": "q", "reference_answer": ""}):
         assert simulation_instruction(made("search", (*turns[0], meta)), 0, 0, 1.0) is None
     for version in VERSIONS:
-        assert expected in system_prompt(instructed(by_meta, 1, 0), version, "domains")
+        assert expected in system_prompt(instructed(by_meta, 1, 0)[0], version, "domains")
 
 
 def test_the_draw_knows_seed_and_id_alone_and_a_larger_share_keeps_the_smaller_one():
@@ -231,10 +242,10 @@ def test_only_the_instruction_changes_and_all_are_counted():
     assert count_instructions(targets, 0, 1.0) == InstructionCount(own=1, search=1, controlled=1, no_rule=1, none=2)
     assert count_instructions(targets, 0, 0.0) == InstructionCount(own=1, search=1, none=4)
     assert count_instructions(targets, 0, 1.0).to_dict().keys() == {"own", "search", "controlled", "no_rule", "none"}
-    got = instructed(free, 0, 0, 1.0)
+    got, _ = instructed(free, 0, 0, 1.0)
     assert got.system.simulation_instruction == "Turn 1, counted from the first action: the listing shows 2 entries."
     assert replace(got, system=free.system) == free and replace(got.system, simulation_instruction=None) == free.system
-    assert instructed(own, 0, 0, 1.0) == own and instructed(harness, 0, 0, 1.0) == harness
+    assert instructed(own, 0, 0, 1.0) == (own, "own") and instructed(harness, 0, 0, 1.0) == (harness, "none")
     assert simulation_instruction(session(1), 2, 0, 1.0) == (
         "Turn 3, counted from the first action: the command prints 1 line, not counting blank ones."
     )

@@ -1,13 +1,14 @@
 """Splits: disjoint by group, near their shares, never empty, and the same in any order."""
 
 import random
+from collections import Counter
 
 import pytest
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.schema import System, Trajectory, Turn
 from agentworld.data.settings import SplitSettings
-from agentworld.data.splits import POOLS, split_pools
+from agentworld.data.splits import POOLS, assign_pools
 
 
 def trajectories(groups: list[int]) -> list[Trajectory]:
@@ -17,6 +18,11 @@ def trajectories(groups: list[int]) -> list[Trajectory]:
         for g, size in enumerate(groups)
         for i in range(size)
     ]
+
+
+def split_pools(given: list[Trajectory], split: SplitSettings, seed: int) -> dict[str, list[Trajectory]]:
+    pool_of = assign_pools(Counter(t.split_group for t in given), split, seed)
+    return {pool: [t for t in given if pool_of[t.split_group] == pool] for pool in POOLS}
 
 
 def test_pools_are_disjoint_by_group_complete_and_never_empty():
