@@ -23,11 +23,11 @@ from agentworld.data.render import IGNORED_LABEL, Rendered
 
 @dataclass(frozen=True)
 class PackedRow:
-    """`input_ids` and `labels` have one length, at most the row's; `seq_lengths` adds up to it."""
+    """Three int32 arrays: `input_ids` and `labels` have one length, at most the row's; `seq_lengths` adds up to it."""
 
-    input_ids: list[int]
-    labels: list[int]
-    seq_lengths: list[int]
+    input_ids: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.int32]
+    seq_lengths: npt.NDArray[np.int32]
 
 
 @dataclass
@@ -130,19 +130,12 @@ class Packer:
         input_ids, labels = [], []
         for piece in pieces:
             ids, trained = self._spool.read(piece)
-            label = np.where(trained, ids, IGNORED_LABEL)
+            label = np.where(trained, ids, np.int32(IGNORED_LABEL))
             label[0] = IGNORED_LABEL
             input_ids.append(ids)
             labels.append(label)
-        lengths = [len(ids) for ids in input_ids]
-        return PackedRow(np.concatenate(input_ids).tolist(), np.concatenate(labels).tolist(), lengths)
-
-
-def pack(documents: Iterable[Rendered], row_tokens: int, splits: bool) -> tuple[list[PackedRow], PackingCount]:
-    """The rows of documents that fit into memory, and the count; see `Packer`."""
-    packer = Packer(row_tokens, splits)
-    packer.add_all(documents)
-    return list(packer.rows()), packer.count
+        lengths = np.array([len(ids) for ids in input_ids], np.int32)
+        return PackedRow(np.concatenate(input_ids), np.concatenate(labels), lengths)
 
 
 def best_fit(lengths: Sequence[int], row_tokens: int) -> list[list[int]]:

@@ -79,9 +79,9 @@ def prepare(
         tokenizer = adapt(tokenizer)
         report["tokenizer"] = {"size": len(tokenizer), "trained": trained}
         tokenizer.save_pretrained(directory / "tokenizer")
+        rendering = Rendering(Renderer(tokenizer), settings, seed)
         clock.lap("tokenizer")
         say(f"tokenizer: {len(tokenizer)} tokens; rendering and packing")
-        rendering = Rendering(Renderer(tokenizer), settings, seed)
         report |= write_stage_rows(rendering, counts, directory, scratch, say)
         shutil.rmtree(scratch)
         clock.lap("rows")

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -110,7 +110,8 @@ def _sft_batch(shared: tuple[Rendering, float], samples: Sequence[SftSample]) ->
 
 def _rl_batch(shared: tuple[Rendering, None], lines: Sequence[bytes]) -> list[Prompt]:
     given = shared[0]
-    return [rl_prompt(t, given.renderer, given.settings, given.seed) for t in map(parse_line, lines)]
+    prompts = (rl_prompt(t, given.renderer, given.settings, given.seed) for t in map(parse_line, lines))
+    return [replace(prompt, ids=np.asarray(prompt.ids, np.int32)) for prompt in prompts]
 
 
 def _compact(document: Rendered) -> Rendered:

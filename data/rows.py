@@ -205,10 +205,16 @@ def _write(path: Path, schema: pa.Schema, records: Iterable[dict[str, Any]], siz
             group.append(record)
             tokens += len(record[sized_by])
             if tokens >= GROUP_TOKENS:
-                writer.write_table(pa.Table.from_pylist(group, schema))
+                writer.write_table(_table(group, schema))
                 group, tokens = [], 0
         if group:
-            writer.write_table(pa.Table.from_pylist(group, schema))
+            writer.write_table(_table(group, schema))
+
+
+def _table(records: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Column by column: lists of arrays go in as they are, `from_pylist` would look at every id."""
+    columns = [pa.array([record[field.name] for record in records], field.type) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def packing_report(count: PackingCount) -> dict[str, Any]:

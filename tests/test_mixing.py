@@ -7,6 +7,7 @@ import random
 from collections import Counter
 
 import pytest
+from packed import pack
 from renderers import FOREIGN, TOKENIZERS, WILD, trained
 from sources import SEED, ids_of, mixed, texts_of, write
 
@@ -14,7 +15,6 @@ from agentworld.data import mixing
 from agentworld.data.documents_settings import DocumentSource
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.mixing import balance, mix
-from agentworld.data.packing import pack
 from agentworld.data.render import Renderer
 
 

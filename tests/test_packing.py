@@ -5,8 +5,9 @@ from collections import Counter
 from functools import partial
 
 import pytest
+from packed import pack
 
-from agentworld.data.packing import PackedRow, PackingCount, pack
+from agentworld.data.packing import PackedRow, PackingCount
 from agentworld.data.render import Rendered
 
 PACKERS = {"splitting": partial(pack, splits=True), "whole": partial(pack, splits=False)}

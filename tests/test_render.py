@@ -4,12 +4,12 @@ import random
 import unicodedata
 
 import pytest
+from packed import pack
 from renderers import CORPUS, TOKENIZERS, WILD, qwen_split, random_text, random_turns, trained
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from agentworld.data.errors import ContentError
-from agentworld.data.packing import pack
 from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import CONTROL_TOKENS, END_THINK, IM_END, IM_START, THINK, train_tokenizer

@@ -5,10 +5,10 @@ import math
 import pytest
 import torch
 from datasets import Dataset
+from packed import pack
 from trl import SFTConfig
 
 from agentworld.data.errors import ContentError
-from agentworld.data.packing import pack
 from agentworld.data.render import Rendered
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import kernels, model
