@@ -1,5 +1,6 @@
 """`map` by processes with bounded memory: `Executor.map` reads all of its input, and keeps all results, at once."""
 
+import gc
 import multiprocessing
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -54,6 +55,7 @@ def _in_order(
 def _hold(shared: Any) -> None:
     global _shared
     _shared = shared
+    gc.freeze()  # a collection would write to the pages of all objects and so copy them
 
 
 def _call(work: tuple[Callable[[Any, Item], Result], Item]) -> Result:

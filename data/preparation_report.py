@@ -23,6 +23,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
         f"{same['held_out']} of held-out groups; {same['kept']} kept"
     )
     yield from (f"  rejected  {reason}" for reason in read["reasons"][:3])
+    yield from _selection(report["selection"])
     pools = (f"{name} {pool['trajectories']} ({pool['turns']} turns)" for name, pool in report["pools"].items())
     yield "pools         " + ", ".join(pools)
     yield from _mask(report["mask"])
@@ -45,6 +46,20 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     origin = "trained here" if report["tokenizer"]["trained"] else "of the model"
     yield f"tokenizer     {report['tokenizer']['size']} tokens, {origin}"
     yield f"prepared in   {report['seconds']['total']:.1f} s, sha256 {report['sha256'][:16]}"
+
+
+def _selection(selection: dict[str, Any]) -> Iterator[str]:
+    """Only where weights or shares leave something out, or there is more than one domain."""
+    label = "selection"
+    for kind, name in (("domains", "domain"), ("sources", "source")):
+        parts = selection[kind]
+        whole = sum(part["used_characters"] for part in parts.values())
+        if len(parts) == 1 and all(part["used"] == part["given"] for part in parts.values()):
+            continue
+        for value, part in sorted(parts.items()):
+            used = f"{part['used']} of {part['given']} used"
+            yield f"{label:13} {name} {value:24} {used:24} {_percent(part['used_characters'], whole):>6} of characters"
+            label = ""
 
 
 def _mask(mask: dict[str, Any]) -> Iterator[str]:
