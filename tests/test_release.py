@@ -40,7 +40,7 @@ def bases(tmp_path_factory) -> dict[str, Path]:
     fused.mkdir()
     mtp = {"mtp.fc.weight": torch.randn(64, 128), "mtp.norm.weight": torch.randn(64).to(torch.bfloat16)}
     save_file(
-        {name: tensor.contiguous() for name, tensor in whole.state_dict().items()} | mtp, fused / "all.safetensors"
+        {name: tensor.contiguous() for name, tensor in whole.state_dict().items()} | mtp, fused / "model.safetensors"
     )
     stored = json.loads((root / "per-expert" / "config.json").read_text())
     stored["text_config"]["mtp_num_hidden_layers"] = 1
@@ -76,7 +76,7 @@ def losses_of(wrapped):
 
 result = {}
 for name, path in BASES.items():
-    for stage, degree in CASES:
+    for stage, degree in CASES[name]:
         settings = EngineSettings(zero_stage=stage, expert_parallel=degree, device="cpu")
         engine.start_rank(settings)
         arguments = TrainingArguments(
@@ -106,11 +106,12 @@ for name, path in BASES.items():
 
 def test_a_released_checkpoint_goes_through_partitions_and_back(bases, tmp_path) -> None:
     given = f"BASES = {{k: Path(v) for k, v in { ({name: str(path) for name, path in bases.items()})!r}.items()}}\n"
-    given += f"OUT, CASES = {str(tmp_path / 'out')!r}, [(1, 1), (3, 1), (3, 2)]\n"
+    cases = {"fused": [(1, 1), (3, 1), (3, 2)], "per-expert": [(1, 1), (3, 1)], "text": [(1, 1), (3, 2)]}
+    given += f"OUT, CASES = {str(tmp_path / 'out')!r}, {cases!r}\n"
     ranks = on_ranks(2, ENGINE + given + PARTITIONED, tmp_path, timeout=600)
     for name, path in bases.items():
         whole = ranks[0][f"{name}-1-1"]
-        for degree in (1, 2):
+        for _, degree in cases[name][1:]:
             found = [rank[f"{name}-3-{degree}"] for rank in ranks]
             assert all(case["held"] == 0 and max(case["parts"]) < 0.6 for case in found), "a rank holds its half only"
             assert found[0]["losses"] == pytest.approx(whole["losses"], abs=1e-5)
