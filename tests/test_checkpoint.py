@@ -1,5 +1,6 @@
 """Hand-offs and checkpoints: what is whole is taken, what is not is refused by name (faults 18, 20, 21)."""
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -10,10 +11,12 @@ from agentworld.data.errors import ContentError
 from agentworld.train import checkpoint
 
 
-def write_weights(directory: Path) -> None:
+def write_weights(directory: Path) -> dict:
     (directory / "model-00001.safetensors").write_bytes(b"w" * 1000)
     (directory / "model-00002.safetensors").write_bytes(b"v" * 500)
     (directory / "config.json").write_text(json.dumps({"hidden_size": 64, "num_experts": 8}))
+    shard = directory / "model-00001.safetensors"
+    return {shard.name: {"bytes": 1000, "sha256": hashlib.sha256(b"w" * 1000).hexdigest()}}
 
 
 @pytest.fixture
@@ -44,7 +47,7 @@ def test_a_handoff_says_what_made_it(export: Path, tokenizer: Path, tmp_path: Pa
 
 
 def test_an_interrupted_export_leaves_no_handoff(tmp_path: Path, tokenizer: Path) -> None:
-    def cut_short(directory: Path) -> None:
+    def cut_short(directory: Path) -> dict:
         write_weights(directory)
         raise KeyboardInterrupt
 

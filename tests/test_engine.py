@@ -45,7 +45,7 @@ for stage, degree in CASES:
     directory = Path(OUT) / f"{stage}-{degree}"
     if rank == 0:
         directory.mkdir(parents=True)
-    export.write_safetensors(wrapped.module, wrapped.module.config, directory if rank == 0 else None)
+    export.write_safetensors(wrapped.module, wrapped.module.config, directory)
     if rank == 0:
         reloaded = model.load(directory, "float32")
         same = {n: torch.equal(p, before[n]) for n, p in reloaded.named_parameters()}

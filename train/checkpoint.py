@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -71,19 +72,20 @@ def write_handoff(
     recipe_sha256: str,
     data_sha256: str | None,
     tokenizer: Path,
-    write_weights: Callable[[Path], None],
+    write_weights: Callable[[Path], Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Write a complete hand-off at `export` and return its `handoff.json`. Called on the first rank.
 
     Args:
         parent: the hand-off or Hugging Face directory that the stage started from; None for a built model.
         tokenizer: directory whose tokenizer files are copied byte for byte, so that their hash never changes.
-        write_weights: writes safetensors and config.json into the directory it is given.
+        write_weights: writes safetensors and config.json into the directory it is given, `unfinished(export)`, and
+            returns {name: {"bytes", "sha256"}} of the files whose hash it knows; the others are read to be hashed.
     """
-    temporary = export.with_name(f".{export.name}.tmp")
+    temporary = unfinished(export)
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    write_weights(temporary)
+    known = write_weights(temporary)
     for name in TOKENIZER_FILES:
         if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, temporary / name)
@@ -97,7 +99,7 @@ def write_handoff(
         "step": step,
         "versions": library_versions(),
         "files": {
-            path.name: {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+            path.name: known.get(path.name) or {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
             for path in sorted(temporary.iterdir())
         },
     }
@@ -107,6 +109,11 @@ def write_handoff(
     temporary.rename(export)
     flush_directory(export.parent)
     return handoff
+
+
+def unfinished(export: Path) -> Path:
+    """Where a hand-off is written before it is whole; the ranks that write shards share it with the first."""
+    return export.with_name(f".{export.name}.tmp")
 
 
 def _parent(parent: Path | None) -> dict[str, str] | None:
@@ -131,8 +138,9 @@ def verify_handoff(export: Path) -> dict[str, Any]:
         raise ContentError(f"{path}: not JSON ({error}); export the stage again") from None
     if not isinstance(handoff, dict) or handoff.get("format") != FORMAT or not isinstance(handoff.get("files"), dict):
         raise ContentError(f"{path}: not a hand-off of format {FORMAT}")
-    for name, expected in handoff["files"].items():
-        _verify_file(export / name, expected)
+    paths = [export / name for name in handoff["files"]]
+    with ThreadPoolExecutor() as pool:  # hashing leaves the interpreter lock: shards are read beside each other
+        list(pool.map(_verify_file, paths, handoff["files"].values()))
     return handoff
 
 
@@ -266,8 +274,8 @@ def rotate(directory: Path, keep: int) -> None:
             shutil.rmtree(checkpoint)
 
 
-def require_disk(directory: Path, needed: int) -> None:
-    """Refuse a save that would not fit.
+def require_disk(directory: Path, needed: int, what: str = "a checkpoint") -> None:
+    """Refuse a save that would not fit; `what` is to be saved.
 
     Raises:
         ContentError: fewer than `needed` bytes are free at `directory`.
@@ -275,6 +283,6 @@ def require_disk(directory: Path, needed: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < needed:
         raise ContentError(
-            f"{directory}: {free / 2**30:.2f} GiB free, a checkpoint needs up to {needed / 2**30:.2f} GiB; free space, "
+            f"{directory}: {free / 2**30:.2f} GiB free, {what} needs up to {needed / 2**30:.2f} GiB; free space, "
             "or lower save_total_limit, and start again with resume=true"
         )

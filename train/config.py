@@ -48,6 +48,7 @@ class ModelSettings:
     architecture: ArchitectureSettings = field(default_factory=ArchitectureSettings)
     dtype: str = "bfloat16"  # float32 | bfloat16
     gradient_checkpointing: bool = False
+    export_layout: str = "text"  # text | release: hand-offs as the text class, or as the released multimodal checkpoint
 
 
 @dataclass

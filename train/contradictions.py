@@ -21,6 +21,7 @@ from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, St
 CHOICES = {
     "stage": ("all", "data", "cpt", "sft", "rl", "eval"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.export_layout": ("text", "release"),
     "engine.zero_stage": (1, 2, 3),
     "engine.device": ("auto", "cpu"),
     "data.on_bad": ("fail", "skip"),

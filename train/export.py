@@ -1,22 +1,24 @@
 """From a live DeepSpeed engine to Hugging Face safetensors, one parameter in memory at a time.
 
 Works for every ZeRO stage, with and without AutoEP; the layout is the fused one that `from_pretrained` of the text
-class reads (experts as `gate_up_proj` [E, 2 f, h] and `down_proj` [E, h, f]).
+class reads (experts as `gate_up_proj` [E, 2 f, h] and `down_proj` [E, h, f]). `train/release.py` renames it.
 """
 
-import json
-from collections.abc import Iterator
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import deepspeed
-import deepspeed.comm as dist
 import torch
+import torch.distributed as dist
 from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
-from safetensors.torch import save_file
 from torch import nn
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import GenerationConfig, Qwen3_5MoeTextConfig
 
-SHARD_BYTES = 4 << 30
+from agentworld.train import checkpoint, release, shards
+from agentworld.train.shards import Digest, Entry
+
 # AutoEP's names for what stands once in a layer, and the model's own.
 RENAMED = (
     ("mlp.router.gate.weight", "mlp.gate.weight"),
@@ -25,52 +27,70 @@ RENAMED = (
 )
 
 
-def full_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield (Hugging Face name, whole tensor on the CPU) for each parameter; collective: every rank must iterate."""
+def write_safetensors(
+    model: nn.Module,
+    config: Qwen3_5MoeTextConfig,
+    directory: Path,
+    layout: str = "text",
+    source: Path | None = None,
+    shard_bytes: int = shards.SHARD_BYTES,
+) -> dict[str, Digest]:
+    """Write a live model into `directory` (`write`); collective, and every rank writes its share of the shards."""
+    return write(list(entries(model)), config, directory, layout, source, shard_bytes)
+
+
+def write(
+    text: Sequence[Entry],
+    config: Qwen3_5MoeTextConfig,
+    directory: Path,
+    layout: str,
+    source: Path | None = None,
+    shard_bytes: int = shards.SHARD_BYTES,
+) -> dict[str, Digest]:
+    """Write shards, the index, config.json and generation_config.json; collective.
+
+    Args:
+        text: the tensors of the text model under the names of its class.
+        layout: "text" or "release" (`train/release.py`).
+        source: directory in the released layout whose visual and MTP tensors are carried over; of no use to "text".
+
+    Returns:
+        Size and SHA-256 of each shard, taken while it was written.
+    """
+    assert layout in ("text", "release"), layout
+    released = layout == "release"
+    tensors = release.entries(text, source) if released else text
+    if _rank() == 0:
+        checkpoint.require_disk(directory, shards.total_bytes(tensors), "an export")
+    digests = shards.write(tensors, directory, shard_bytes)
+    if _rank() == 0:
+        (release.configuration(config, source) if released else config).save_pretrained(directory)
+        GenerationConfig.from_model_config(config).save_pretrained(directory)
+        if released:
+            release.copy_processor(source, directory)
+    return digests
+
+
+def entries(model: nn.Module) -> Iterator[Entry]:
+    """One entry for each Hugging Face tensor of a live model, in the order of its parameters; equal on every rank."""
     expert_layers = {name: module for name, module in model.named_modules() if isinstance(module, AutoEPMoELayer)}
     for name, parameter in model.named_parameters():
         layer = next((layer for prefix, layer in expert_layers.items() if name.startswith(f"{prefix}.experts.")), None)
         if layer is None:
             if ".mlp.gate.gate." not in name:  # AutoEP's alias of the router weight
-                yield _hugging_face_name(name), _gathered(parameter)
+                fetch = functools.partial(_replicated, parameter)
+                yield Entry(_hugging_face_name(name), _shape(parameter), parameter.dtype, fetch)
         elif name.endswith("experts.w1"):
             prefix = name.removesuffix("w1")
-            gate, up = _all_experts(layer, layer.experts.w1), _all_experts(layer, layer.experts.w3)
-            yield f"{prefix}gate_up_proj", torch.cat([gate, up], dim=1)
-            del gate, up
-            yield f"{prefix}down_proj", _all_experts(layer, layer.experts.w2)
+            yield _expert_entry(f"{prefix}gate_up_proj", layer, [layer.experts.w1, layer.experts.w3])
+            yield _expert_entry(f"{prefix}down_proj", layer, [layer.experts.w2])
 
 
-def write_safetensors(model: nn.Module, config: PreTrainedConfig, directory: Path | None) -> None:
-    """Write shards, the index and `config` into `directory`; ranks that do not write pass None and still take
-    part.
-    """
-    shard: dict[str, torch.Tensor] = {}
-    weight_map: dict[str, str] = {}
-    total = shard_bytes = files = 0
-    for name, tensor in full_parameters(model):
-        if directory is None:
-            continue
-        tensor_bytes = tensor.numel() * tensor.element_size()
-        if shard and shard_bytes + tensor_bytes > SHARD_BYTES:
-            weight_map |= _write_shard(directory, files, shard)
-            shard, shard_bytes, files = {}, 0, files + 1
-        shard[name] = tensor.contiguous()
-        shard_bytes += tensor_bytes
-        total += tensor_bytes
-    if directory is None:
-        return
-    weight_map |= _write_shard(directory, files, shard)
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
-    config.save_pretrained(directory)
-    GenerationConfig.from_model_config(config).save_pretrained(directory)
-
-
-def _write_shard(directory: Path, number: int, tensors: dict[str, torch.Tensor]) -> dict[str, str]:
-    path = directory / f"model-{number + 1:05d}.safetensors"
-    save_file(tensors, path, metadata={"format": "pt"})
-    return dict.fromkeys(tensors, path.name)
+def _expert_entry(name: str, layer: AutoEPMoELayer, parameters: list[nn.Parameter]) -> Entry:
+    """Experts of all ranks of the expert-parallel group, the parameters side by side: [E, len(parameters) * f, h]."""
+    local, rows, columns = _shape(parameters[0])
+    shape = (local * layer.ep_size, len(parameters) * rows, columns)
+    return Entry(name, shape, parameters[0].dtype, functools.partial(_all_experts, layer, parameters, shape))
 
 
 def _hugging_face_name(name: str) -> str:
@@ -79,19 +99,51 @@ def _hugging_face_name(name: str) -> str:
     return name
 
 
-def _gathered(parameter: nn.Parameter) -> torch.Tensor:
-    if hasattr(parameter, "ds_id"):  # partitioned by ZeRO-3
-        with deepspeed.zero.GatheredParameters([parameter]):
-            return parameter.detach().cpu().clone()
-    return parameter.detach().cpu().clone()
+def _shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
-def _all_experts(layer: AutoEPMoELayer, parameter: nn.Parameter) -> torch.Tensor:
-    """[experts / ep, ...] on each rank of the expert-parallel group to [experts, ...], in rank order."""
-    local = _gathered(parameter).contiguous()
-    if layer.ep_size == 1:
-        return local
-    device = layer.experts.w1.device
-    parts = [torch.empty_like(local, device=device) for _ in range(layer.ep_size)]
-    dist.all_gather(parts, local.to(device), group=layer.ep_group)
-    return torch.cat([part.cpu() for part in parts])
+def _whole(parameter: nn.Parameter):
+    """A context in which a parameter that ZeRO-3 has partitioned is whole; collective over its partition group."""
+    return deepspeed.zero.GatheredParameters([parameter]) if hasattr(parameter, "ds_id") else nullcontext()
+
+
+@torch.no_grad()
+def _replicated(parameter: nn.Parameter, writer: int) -> torch.Tensor | None:
+    with _whole(parameter):
+        return _on_cpu(parameter) if _rank() == writer else None
+
+
+def _on_cpu(parameter: nn.Parameter) -> torch.Tensor:
+    """A copy only where the values would otherwise vanish: ZeRO-3 frees them, and a GPU is not the CPU."""
+    values = parameter.detach()
+    return values.clone() if values.device.type == "cpu" and hasattr(parameter, "ds_id") else values.cpu()
+
+
+@torch.no_grad()
+def _all_experts(
+    layer: AutoEPMoELayer, parameters: list[nn.Parameter], shape: tuple[int, ...], writer: int
+) -> torch.Tensor | None:
+    """Experts go to the writer only, one rank's part at a time; groups without the writer hold replicas and send
+    nothing."""
+    rank, group = _rank(), layer.ep_group
+    members = dist.get_process_group_ranks(group) if layer.ep_size > 1 else [rank]
+    whole = torch.empty(shape, dtype=parameters[0].dtype) if rank == writer else None
+    for column, parameter in enumerate(parameters):
+        with _whole(parameter):
+            local = parameter.detach().contiguous()
+            count, rows = local.shape[:2]
+            for place, member in enumerate(members if writer in members else []):
+                part = local
+                if rank == writer and member != writer:
+                    part = torch.empty_like(local)
+                    dist.recv(part, src=member, group=group)
+                elif rank == member != writer:
+                    dist.send(local, dst=writer, group=group)
+                if whole is not None:
+                    whole[place * count : (place + 1) * count, column * rows : (column + 1) * rows].copy_(part)
+    return whole
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0

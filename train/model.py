@@ -1,12 +1,15 @@
 """Load a base model or a hand-off, and build the tiny model of the same architecture."""
 
+import copy
+import hashlib
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
-from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeGatedDeltaNet
+from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeGatedDeltaNet, Qwen3_5MoeTopKRouter
 
 from agentworld.data.errors import ContentError
 from agentworld.train.config import ArchitectureSettings, ModelSettings
@@ -14,10 +17,9 @@ from agentworld.train.config import ArchitectureSettings, ModelSettings
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def build(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3_5MoeForCausalLM:
-    """A `Qwen3_5MoeForCausalLM` with random weights, equal for equal seeds, sized for the tokenizer."""
-    torch.manual_seed(seed)
-    config = Qwen3_5MoeTextConfig(
+def random_config(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast) -> Qwen3_5MoeTextConfig:
+    """The configuration of a model with random weights, sized for the tokenizer."""
+    return Qwen3_5MoeTextConfig(
         vocab_size=len(tokenizer),
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
@@ -26,11 +28,51 @@ def build(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int
         dtype=DTYPES[settings.dtype],
         **architecture_fields(settings.architecture),
     )
-    built = Qwen3_5MoeForCausalLM(config)
-    for module in built.modules():
-        if isinstance(module, Qwen3_5MoeGatedDeltaNet):
-            spread_time_steps(module)
-    return built.to(DTYPES[settings.dtype])
+
+
+def build(settings: ModelSettings, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3_5MoeForCausalLM:
+    """A `Qwen3_5MoeForCausalLM` with random weights in memory: those of `random_modules`."""
+    built = Qwen3_5MoeForCausalLM(random_config(settings, tokenizer)).to(DTYPES[settings.dtype])
+    modules = dict(built.named_modules())
+    with torch.no_grad():
+        for prefix, tensors in random_modules(built, seed):
+            for name, tensor in tensors.items():
+                modules[prefix].get_parameter(name).copy_(tensor)
+    return built
+
+
+def random_modules(model: Qwen3_5MoeForCausalLM, seed: int) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """(module name, its own parameters) with fresh random values, one module in memory at a time.
+
+    `model` may stand on the meta device. The values are those of the class's own initialisation, drawn in float32 from
+    a seed made of `seed` and the module's name: equal for equal seeds, whatever else is drawn and in whatever order.
+    """
+    drawn: set[torch.nn.Parameter] = set()
+    for name, module in model.named_modules():
+        own = set(module.parameters(recurse=False)) - drawn  # tied embeddings: drawn with the module that comes first
+        drawn |= own
+        if own:
+            yield name, random_parameters(model, name, module, seed)
+
+
+@torch.no_grad()
+def random_parameters(
+    model: Qwen3_5MoeForCausalLM, name: str, module: torch.nn.Module, seed: int
+) -> dict[str, torch.Tensor]:
+    """Fresh values of the parameters that `module`, called `name` in `model`, holds itself, in its dtype."""
+    dtypes = {key: parameter.dtype for key, parameter in module.named_parameters(recurse=False)}
+    fresh = copy.copy(module)  # its own dictionary of parameters, the same submodules
+    fresh._parameters = {  # a layer without bias has one that is None
+        key: None if parameter is None else torch.nn.Parameter(torch.zeros(parameter.shape, dtype=torch.float32))
+        for key, parameter in module._parameters.items()
+    }
+    torch.manual_seed(int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big"))
+    model._init_weights(fresh)
+    if isinstance(module, Qwen3_5MoeTopKRouter):  # the class draws it with the block that holds the router
+        fresh.weight.normal_(0.0, model.config.initializer_range)
+    if isinstance(module, Qwen3_5MoeGatedDeltaNet):
+        spread_time_steps(fresh)
+    return {key: parameter.detach().to(dtypes[key]) for key, parameter in fresh.named_parameters(recurse=False)}
 
 
 @torch.no_grad()
@@ -67,16 +109,20 @@ def load_config(path: Path, dtype: str) -> Qwen3_5MoeTextConfig:
     and an export that kept them would generate without a cache, or fail with one.
     """
     config = Qwen3_5MoeTextConfig.from_pretrained(str(path))
+    for key in [key for key in vars(config) if key.startswith("mtp")]:
+        delattr(config, key)  # the text model has no multi-token prediction
     config.architectures = [Qwen3_5MoeForCausalLM.__name__]
     config.dtype = DTYPES[dtype]
     return config
 
 
 def load(path: Path, dtype: str) -> Qwen3_5MoeForCausalLM:
-    """Load the text model of a Hugging Face directory in `dtype`.
+    """Load the text model of a Hugging Face directory in `dtype`, in the text or the released layout.
 
     The visual tower and MTP tensors of a released checkpoint are left out by the class itself
-    (transformers/models/qwen3_5_moe/modeling_qwen3_5_moe.py:1843).
+    (transformers/models/qwen3_5_moe/modeling_qwen3_5_moe.py:1843). Where `TrainingArguments` with ZeRO-3 are alive,
+    the parameters arrive partitioned: the first rank reads the files through the page cache, one parameter is whole at
+    a time, and the others hold their parts only (transformers/integrations/deepspeed.py).
 
     Raises:
         ContentError: tensors are missing or unknown, so the model would not be the one that was saved.

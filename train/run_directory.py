@@ -30,6 +30,9 @@ from agentworld.train.config import STAGES, Config
 
 LOCK = ".lock"
 FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc", "cluster.")  # may differ between the starts of one run
+# How a batch falls into ranks and micro-batches may differ, too, where a run goes on; `resume` keeps it whole.
+LAYOUT_KEYS = ("engine.expert_parallel", "cpt.rows_per_device", "sft.rows_per_device", "rl.completions_per_device")
+LAYOUT_KEYS = (*LAYOUT_KEYS, "cpt.gradient_accumulation_steps", "sft.gradient_accumulation_steps")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -112,7 +115,9 @@ def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
     if not fresh:
         stored = load_recipe(run_dir)  # refuses a folder that is not a run before anything in it is touched
         if config.resume:
-            _require_same(stored, config, FREE_KEYS, "use another run.name, or overwrite=true to start again")
+            _require_same(
+                stored, config, (*FREE_KEYS, *LAYOUT_KEYS), "use another run.name, or overwrite=true to start again"
+            )
         else:
             _overwrite(stored, config, run_dir)
     write_text(run_dir / "recipe.yaml", to_yaml(config))

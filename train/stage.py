@@ -6,18 +6,22 @@ Reading order of a stage: `cpt.py`, `sft.py` or `rl.py`, which call `open_stage`
 import json
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, PrinterCallback
 
-from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.errors import ContentError
 from agentworld.data.tokenizer import load_tokenizer
-from agentworld.train import checkpoint, engine, export, kernels, model, run_directory
+from agentworld.train import checkpoint, engine, export, kernels, model, release, resume, run_directory
 from agentworld.train.config import STAGES, Config, StageSettings
 from agentworld.train.progress import ProgressCallback
+from agentworld.train.resume import Resumption
+from agentworld.train.shards import Digest
 from agentworld.train.stop import StoppedError
 from agentworld.train.trainers import PackedTrainer, StageTrainer, StopCallback, scheduler_arguments
 
@@ -32,6 +36,7 @@ class Stage:
     settings: StageSettings
     parent: Path  # hand-off or Hugging Face directory with the weights to start from
     tokenizer: PreTrainedTokenizerFast
+    resumption: Resumption
 
     @property
     def directory(self) -> Path:
@@ -60,11 +65,12 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
 
     Raises:
         ContentError: the hand-off before it is incomplete, altered or foreign.
+        RequestError: the checkpoint to resume from cannot be read by this start.
     """
     parent = parent_of(name, config, run_dir)
     tokenizer_dir = run_dir / "data" / "tokenizer"
     follows = None if parent == Path(config.model.path or "") else name
-    checkpoint.accept_parent(parent, follows, tokenizer_dir, architecture_to_check(config))
+    _on_first_rank(checkpoint.accept_parent, parent, follows, tokenizer_dir, architecture_to_check(config))
     (run_dir / name).mkdir(exist_ok=True)
     active = kernels.install()
     if engine.rank() == 0:
@@ -72,7 +78,26 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
         if kernels.is_slow_on_this_device(active):
             print("agentworld: WARNING: flash-linear-attention is not installed: Gated DeltaNet runs in plain torch, "
                   "several times slower; pip install flash-linear-attention", file=sys.stderr)  # fmt: skip
-    return Stage(name, config, run_dir, getattr(config, name), parent, load_tokenizer(tokenizer_dir))
+    ranks = engine.world_size()
+    resumption = resume.plan(run_dir / name / "checkpoints", config.engine, ranks, _warn)
+    settings = resume.keep_batch(name, getattr(config, name), resumption, ranks, _warn)
+    if resumption.elastic:
+        resume.convert(resumption.checkpoint, engine.rank())
+    return Stage(name, config, run_dir, settings, parent, load_tokenizer(tokenizer_dir), resumption)
+
+
+def _on_first_rank(check: Callable[..., None], *arguments: Any) -> None:
+    """Run a check that reads whole files once and not on every rank; what it refuses, all ranks refuse."""
+    refusal: list[ContentError | None] = [None]
+    if engine.rank() == 0:
+        try:
+            check(*arguments)
+        except ContentError as error:
+            refusal = [error]
+    if dist.is_initialized():
+        dist.broadcast_object_list(refusal)
+    if refusal[0] is not None:
+        raise refusal[0]
 
 
 def parent_of(name: str, config: Config, run_dir: Path) -> Path:
@@ -122,7 +147,9 @@ def common_arguments(stage: Stage) -> dict[str, Any]:
         "bf16": weights.dtype == "bfloat16",
         "gradient_checkpointing": weights.gradient_checkpointing,
         "dataloader_pin_memory": not engine.uses_cpu(stage.config.engine),
-        "deepspeed": engine.deepspeed_config(stage.config.engine, weights),
+        "deepspeed": stage.resumption.engine(
+            stage.config.engine, lambda settings: engine.deepspeed_config(settings, weights)
+        ),
         **scheduler_arguments(settings.lr_scheduler, settings.min_lr_ratio),
     }
 
@@ -149,9 +176,7 @@ def train(stage: Stage, trainer: StageTrainer) -> None:
             lineage=lineage,
         )
     )
-    newest = checkpoint.newest_checkpoint(stage.directory / "checkpoints", warn=_warn)
-    if newest is not None:
-        _require_same_ranks(newest, trainer.args.world_size)
+    newest = stage.resumption.checkpoint
     started = time.monotonic()
     trainer.train(resume_from_checkpoint=str(newest) if newest else None)
     _add_seconds(stage, time.monotonic() - started)
@@ -161,16 +186,6 @@ def train(stage: Stage, trainer: StageTrainer) -> None:
         raise ContentError(
             f"{stage.name} ended at step {trainer.state.global_step} of {stage.settings.max_steps}: there is less data "
             "than one step needs"
-        )
-
-
-def _require_same_ranks(newest: Path, world_size: int) -> None:
-    """DeepSpeed's shards are resumed by as many ranks as wrote them."""
-    saved = len(list(newest.glob("rng_state*.pth")))
-    if saved != world_size:
-        raise RequestError(
-            f"{newest} was written by {saved} processes and this run has {world_size}; resume with nproc={saved}, or "
-            f"start the stage again with overwrite=true stage={newest.parent.parent.name}"
         )
 
 
@@ -186,8 +201,15 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
         loss = trainer.held_out_loss(stage.rows(held_out))
     trained = trainer.model_wrapped.module
     config = model.load_config(stage.parent, stage.config.model.dtype)
+    layout = stage.config.model.export_layout
+    base = Path(stage.config.model.path) if stage.config.model.path else None
+    source = release.source_of(stage.parent, base) if layout == "release" else None
+
+    def write_weights(directory: Path) -> dict[str, Digest]:
+        return export.write_safetensors(trained, config, directory, layout, source)
+
     if not trainer.args.should_save:
-        export.write_safetensors(trained, config, None)
+        write_weights(checkpoint.unfinished(stage.directory / "export"))
         return
     facts = {"steps": trainer.state.global_step, "tokens": _tokens(stage), "heldout_loss": loss}
     run_directory.write_json(stage.directory / "training.json", {**_seconds(stage), **facts})
@@ -199,7 +221,7 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
         recipe_sha256=checkpoint.sha256_json(stage.recipe),
         data_sha256=data_sha256(stage.data),
         tokenizer=stage.data / "tokenizer",
-        write_weights=lambda directory: export.write_safetensors(trained, config, directory),
+        write_weights=write_weights,
     )
 
 

@@ -21,7 +21,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trl import GRPOTrainer, SFTTrainer
 
 from agentworld.data.errors import ContentError
-from agentworld.train import checkpoint, stop
+from agentworld.train import checkpoint, resume, stop
 
 BYTES_PER_PARAMETER = 16  # weights, fp32 master copy and two Adam moments: an upper bound for any ZeRO stage
 
@@ -58,6 +58,8 @@ class StageTrainer:
         self._save_more(directory / checkpoint.UNFINISHED / name)
         _barrier()
         if self.args.should_save:
+            engine = self.accelerator.state.deepspeed_plugin.hf_ds_config.config
+            resume.topology_of(engine, self.args.world_size).write(directory / checkpoint.UNFINISHED / name)
             checkpoint.complete(directory, name)
             checkpoint.rotate(directory, self.save_total_checkpoints)
         _barrier()
@@ -69,6 +71,12 @@ class StageTrainer:
 
     def _save_more(self, directory: Path) -> None:
         """What a subclass adds to a checkpoint before it is marked complete."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint_dir: str | None) -> None:
+        """Called when DeepSpeed has loaded a checkpoint: part the step counters that a universal load shares."""
+        super()._load_optimizer_and_scheduler(checkpoint_dir)
+        if checkpoint_dir is not None:
+            resume.own_steps(self.model_wrapped.optimizer.optimizer.state)
 
     def _run_epoch(self, *args, **kwargs) -> None:
         """Take no step past the last: from a checkpoint of the last step the stock loop trains one more."""
