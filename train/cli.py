@@ -75,6 +75,7 @@ example:
   agentworld show mine.jsonl
   agentworld show runs/first/data/sft.jsonl --mask sft --html page.html
   agentworld show mine.jsonl --stats --tokenizer models/base
+  agentworld show mine.jsonl --mask rl --prompt-set domains
 """
 REPORT_HELP = """\
 Prints the table of a run (fidelity and reward after each stage, beside the baselines) and writes its report.json.
@@ -246,9 +247,14 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb.add_argument("file", type=Path, metavar="FILE.jsonl", help="trajectories; also a pool of a run")
     verb.add_argument("--trajectory", metavar="ID", help="which one (default: the first)")
     verb.add_argument("--mask", choices=("cpt", "sft", "rl"), help="of a stage (default: the pool's, else cpt)")
+    verb.add_argument(
+        "--prompt-set", metavar="NAME", help="of the system prompt: brief or domains (default: the run's)"
+    )
     verb.add_argument("--html", type=Path, metavar="OUT.html", help="write a page with every token instead")
-    verb.add_argument("--stats", action="store_true", help="of the whole file: kept shares and lengths")
-    verb.add_argument("--tokenizer", type=Path, metavar="DIR", help="of a model, for --html and --stats")
+    verb.add_argument("--stats", action="store_true", help="of the whole file: kept token shares and lengths")
+    verb.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="of a model (default: the run's, else made of the file)"
+    )
     verb.add_argument("--seed", type=int, help="of the draws (default: of the run, else 0)")
     verb.add_argument("--full", action="store_true", help="cut no long text")
     verb.set_defaults(verb=show)
