@@ -100,6 +100,7 @@ def test_a_wrong_override_is_named_with_the_way_out(override, said):
         (["data.min_turns=7"], ["data.min_turns=7", "data.record.max_turns=6"]),
         (["data.mask.keep.echo=1.5"], ["data.mask.keep.echo"]),
         (["data.tokenizer_vocab_size=200"], ["data.tokenizer_vocab_size=200"]),
+        (["eval.prompt_tokens=-1"], ["eval.prompt_tokens must not be negative"]),
         (["eval.reward_draws=3"], ["eval.reward_draws=3", "at least 4"]),
         (["engine.expert_parallel=3", "nproc=3"], ["engine.expert_parallel=3", "model.architecture.num_experts=8"]),
         (["engine.expert_parallel=2", "nproc=1"], ["engine.expert_parallel=2", "nproc=2"]),

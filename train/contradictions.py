@@ -50,6 +50,7 @@ NOT_NEGATIVE = (
     *(f"{stage}.router_aux_loss_coef" for stage in ("cpt", "sft", "rl")),
     *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl")),
     *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
+    "eval.prompt_tokens",
     *(f"cluster.{key}" for key in ("gpus_per_node", "cpus_per_task", "signal_seconds")),
 )
 SMALLEST_VOCABULARY = 264  # 256 bytes, the control tokens, and a few merges
