@@ -351,7 +351,7 @@ def test_the_summary_is_sentences():
     counts = {
         "sessions": 5, "kept": 3, "dropped": {"output limit": 1, "time limit": 1}, "turns": 16, "deterministic": 12,
         "families": {"cat": 9, "ls": 7}, "families_left_out": ["git"], "isolation": "plain", "unisolated": 3,
-        "workers": 2, "programs": {"bash": "5.2", "python3": "3.11"}, "seconds": 2.04, "turns_per_s": 7.8,
+        "workers": 2, "programs": {"bash": "5.2", "git": "git version 2.39"}, "seconds": 2.04, "turns_per_s": 7.8,
     }  # fmt: skip
     assert terminal.summary(counts, Path("a.jsonl")).split("\n") == [
         "a.jsonl: 3 trajectories of 5 sessions, 16 turns; 2.0 s, 8 turns/s",
@@ -359,7 +359,7 @@ def test_the_summary_is_sentences():
         "  sessions dropped: 1 x output limit, 1 x time limit",
         "  turns by family of commands: cat 9, ls 7",
         "  families left out, their programs are missing: git",
-        "  recorded by 2 processes without namespaces, in a temporary directory; bash 5.2, python3 3.11",
+        "  recorded by 2 processes without namespaces, in a temporary directory; bash 5.2, git version 2.39",
     ]
     whole = terminal.summary({**counts, "dropped": {}, "families_left_out": [], "isolation": "namespace"}, Path("a"))
     assert "  sessions dropped: none\n" in whole and "left out" not in whole and "private namespaces" in whole

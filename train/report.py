@@ -184,10 +184,10 @@ def _notes(report: Mapping[str, Any]) -> list[Text]:
     if absent:
         notes.append(f"No row for {', '.join(absent)}: the base was not evaluated in this run; stage=eval does it.")
     sizes = sorted({(s["reward"]["n"], s["reward"]["draws"]) for s in report["stages"] if s["reward"] is not None})
-    held_out = _listed([f"{n} held-out prompts x {draws} draws" for n, draws in sizes])
+    prompts = _listed([f"{n} held-out prompts x {draws} draws" for n, draws in sizes])
     if sizes:
         notes.append(
-            f"RL reward (0 to 25): {held_out} sampled at temperature 1, mean and standard error over prompts; in "
+            f"RL reward (0 to 25): {prompts} sampled at temperature 1, mean and standard error over prompts; in "
             "brackets the greedy answers to the same prompts."
         )
     for pair in report["paired"]:

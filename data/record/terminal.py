@@ -99,7 +99,9 @@ def summary(counts: dict[str, Any], out: Path) -> str:
     ]
     if counts["families_left_out"]:
         lines.append(f"  families left out, their programs are missing: {', '.join(counts['families_left_out'])}")
-    programs = ", ".join(f"{name} {version}" for name, version in counts["programs"].items())
+    programs = ", ".join(
+        version if name in version.lower() else f"{name} {version}" for name, version in counts["programs"].items()
+    )
     lines.append(f"  recorded by {counts['workers']} processes {where[counts['isolation']]}; {programs}")
     return "\n".join(lines)
 
