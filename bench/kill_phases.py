@@ -88,7 +88,7 @@ def position(phase: Phase, run: Path, output: str) -> str:
     if phase.kind == "preparation":
         return _position(any(run.glob(".data.tmp-*")), (run / "data").exists())
     if phase.kind == "report":
-        return _position("] evaluate rl: " in output, "Greedy predictions of" in output)
+        return _position("] evaluate rl\n" in output, "Greedy predictions of" in output)
     folder = run / phase.stage
     exporting, exported = (folder / ".export.tmp").exists(), (folder / "export").exists()
     logged = (folder / "metrics.jsonl").exists()
@@ -99,7 +99,7 @@ def position(phase: Phase, run: Path, output: str) -> str:
     if phase.kind == "export":
         return _position(exporting, exported)
     if phase.kind == "evaluation":
-        return _position(f"] evaluate {phase.stage}: " in output, (folder / "evaluation.json").exists())
+        return _position(f"] evaluate {phase.stage}\n" in output, (folder / "evaluation.json").exists())
     assert phase.kind == "save", phase
     written, name = folder / "checkpoints", f"{PREFIX}{phase.step}"
     begun = (written / ".unfinished" / name).exists() or (written / name).exists()

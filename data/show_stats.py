@@ -1,11 +1,12 @@
-"""`agentworld show --stats`: what a file holds and how much of it the CPT mask keeps, read in one pass.
+"""`agentworld show --stats`: what a file holds and how much of it the CPT mask keeps, in turns and in tokens.
 
-Memory does not grow with the file: counts are kept by domain and category, and lengths in a histogram whose classes are
-three significant digits wide (exact below 1,000).
+Turns that are context only (what the harness said) are counted apart from the categories, so that the share that a
+category keeps can be held against its keep ratio. Memory does not grow with the file: shares are kept by domain and
+category, and lengths in a histogram whose classes are three significant digits wide (exact below 1,000).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from agentworld.data.schema import Trajectory
 from agentworld.data.show import Source, read, turn_views
 from agentworld.data.visible_text import visible
 
+CONTEXT_ONLY = "(context only)"  # in the place of the category
+
 LENGTHS = (
     "turns of a trajectory",
     "characters of a trajectory",
@@ -28,16 +31,13 @@ LENGTHS = (
 
 @dataclass
 class Share:
-    """Turns of one domain and category. Characters and tokens are those of the observations, tokens with the end mark;
-    the kept ones carry loss in CPT."""
+    """Turns of one domain and category, and the tokens of their observations, each with its end mark; the kept ones
+    carry loss in CPT."""
 
     turns: int = 0
     kept_turns: int = 0
-    characters: int = 0
-    kept_characters: int = 0
     tokens: int = 0
     kept_tokens: int = 0
-    context_only: int = 0
 
     def add(self, other: "Share") -> None:
         for name, value in vars(other).items():
@@ -70,24 +70,22 @@ class Lengths:
 
 @dataclass
 class FileStatistics:
-    """Of a whole file: `shares` by (domain, category), `lengths` by the names in LENGTHS, trajectories by domain."""
+    """Of a whole file: `shares` by domain and category (or CONTEXT_ONLY), `lengths` by the names in LENGTHS,
+    trajectories by domain."""
 
     trajectories: Counter[str] = field(default_factory=Counter)
     shares: dict[tuple[str, str], Share] = field(default_factory=dict)
     lengths: dict[str, Lengths] = field(default_factory=lambda: {name: Lengths() for name in LENGTHS})
 
-    def add(self, trajectory: Trajectory, source: Source, renderer: Renderer | None) -> None:
+    def add(self, trajectory: Trajectory, source: Source, renderer: Renderer) -> None:
         """Count one trajectory."""
         self.trajectories[trajectory.domain] += 1
-        observations = [turn.observation for turn in trajectory.turns]
-        tokens = [len(renderer.encode(text)) + 1 for text in observations] if renderer else [0] * len(observations)
-        for item, count in zip(turn_views(trajectory, source), tokens, strict=True):
-            characters, kept = len(item.turn.observation), int(item.kept)
-            share = self.shares.setdefault((trajectory.domain, item.category), Share())
-            context = item.context_only is not None
-            share.add(Share(1, kept, characters, kept * characters, count, kept * count, context))
+        for item in turn_views(trajectory, source):
+            tokens, kept = len(renderer.encode(item.turn.observation)) + 1, int(item.kept)
+            category = item.category if item.context_only is None else CONTEXT_ONLY
+            self.shares.setdefault((trajectory.domain, category), Share()).add(Share(1, kept, tokens, kept * tokens))
             self.lengths[LENGTHS[2]].add(len(item.turn.action))
-            self.lengths[LENGTHS[3]].add(characters)
+            self.lengths[LENGTHS[3]].add(len(item.turn.observation))
         self.lengths[LENGTHS[0]].add(len(trajectory.turns))
         self.lengths[LENGTHS[1]].add(sum(len(turn.action) + len(turn.observation) for turn in trajectory.turns))
 
@@ -100,11 +98,8 @@ class FileStatistics:
         return total
 
 
-def file_statistics(path: Path, source: Source, renderer: Renderer | None = None) -> FileStatistics:
+def file_statistics(path: Path, source: Source, renderer: Renderer) -> FileStatistics:
     """Count every trajectory of a file.
-
-    Args:
-        renderer: also counts tokens.
 
     Raises:
         ContentError: at the first damaged line, `path:line: field: reason`.
@@ -115,44 +110,56 @@ def file_statistics(path: Path, source: Source, renderer: Renderer | None = None
     return found
 
 
-def tables(found: FileStatistics, source: Source, with_tokens: bool) -> Iterator[Table | Text]:
-    """The statistics as they are printed: a line of facts, the mask by domain and category, the lengths."""
-    total = found.total()
-    mask = "" if source.settings.mask.enabled else "; data.mask.enabled=false, so every turn carries loss"
+def tables(found: FileStatistics, source: Source, tokenizer_name: str) -> Iterator[Table | Text]:
+    """The statistics as they are printed: a line of facts, the mask by domain and category, how to read it, lengths."""
+    trajectories, turns = found.trajectories.total(), found.total().turns
     yield Text(
-        f"{visible(str(source.path), False)}: {found.trajectories.total():,} trajectories, {total.turns:,} turns, "
-        f"{total.context_only:,} of them context only; seed {source.seed}{mask}"
+        f"{visible(str(source.path), False)}: {_counted(trajectories, 'trajectory', 'trajectories')}, "
+        f"{_counted(turns, 'turn', 'turns')}; mask of CPT, seed {source.seed}, "
+        f"{'settings of the run' if source.in_run else 'default settings'}"
     )
-    yield _shares(found, with_tokens)
-    lengths = Table("length", "median", "p90", "max", box=None, pad_edge=False)
-    for column in lengths.columns[1:]:
-        column.justify = "right"
-    for name, values in found.lengths.items():
-        lengths.add_row(name, *(f"{n:,}" for n in (values.quantile(0.5), values.quantile(0.9), values.maximum)))
-    yield lengths
+    yield _shares(found, source)
+    yield Text(
+        "kept: carries loss in CPT; keep ratio: the share of a category's turns that is to be kept (data.mask.keep).\n"
+        f"{CONTEXT_ONLY}: what the harness said, history and never a target.\n"
+        f"tokens: of the observations with their end mark; {tokenizer_name}."
+    )
+    yield _lengths(found)
 
 
-def _shares(found: FileStatistics, with_tokens: bool) -> Table:
+def _shares(found: FileStatistics, source: Source) -> Table:
     table = Table("domain", "category", box=None, pad_edge=False)
-    heads = ["turns", "kept", "context\nonly", "observed\ncharacters", "kept"] + ["tokens", "kept"] * with_tokens
-    for head in heads:
+    for head in ("keep\nratio", "turns", "turns\nkept", "tokens", "tokens\nkept"):
         table.add_column(head, justify="right")
+    mask = source.settings.mask
     for domain, count in sorted(found.trajectories.items()):
-        rows = [(category, found.shares.get((domain, category))) for category in CATEGORIES]
-        for category, share in rows:
-            if share is not None:
-                table.add_row(domain, category, *_cells(share, with_tokens))
-        table.add_row(domain, f"all of {count:,} trajectories", *_cells(found.total(domain), with_tokens), style="bold")
+        for category in (*CATEGORIES, CONTEXT_ONLY):
+            if (share := found.shares.get((domain, category))) is not None:
+                ratio = mask.keep.get(category, 1.0) if mask.enabled else 1.0
+                table.add_row(domain, category, "-" if category == CONTEXT_ONLY else f"{ratio:.2f}", *_cells(share))
+        whole = f"all of {_counted(count, 'trajectory', 'trajectories')}"
+        table.add_row(domain, whole, "", *_cells(found.total(domain)), style="bold")
     if len(found.trajectories) > 1:
-        table.add_row("all", "", *_cells(found.total(), with_tokens), style="bold")
+        table.add_row("all", "", "", *_cells(found.total()), style="bold")
     return table
 
 
-def _cells(share: Share, with_tokens: bool) -> Iterable[str]:
-    yield from (f"{share.turns:,}", _part(share.kept_turns, share.turns), f"{share.context_only:,}")
-    yield from (f"{share.characters:,}", _part(share.kept_characters, share.characters))
-    if with_tokens:
-        yield from (f"{share.tokens:,}", _part(share.kept_tokens, share.tokens))
+def _lengths(found: FileStatistics) -> Table:
+    table = Table("length", box=None, pad_edge=False)
+    for head in ("median", "p90", "max"):
+        table.add_column(head, justify="right")
+    for name, values in found.lengths.items():
+        table.add_row(name, *(f"{n:,}" for n in (values.quantile(0.5), values.quantile(0.9), values.maximum)))
+    return table
+
+
+def _counted(number: int, one: str, more: str) -> str:
+    return f"{number:,} {one if number == 1 else more}"
+
+
+def _cells(share: Share) -> Iterator[str]:
+    yield from (f"{share.turns:,}", _part(share.kept_turns, share.turns))
+    yield from (f"{share.tokens:,}", _part(share.kept_tokens, share.tokens))
 
 
 def _part(part: int, whole: int) -> str:

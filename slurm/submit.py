@@ -21,7 +21,11 @@ PLAIN = re.compile(r"[A-Za-z0-9_./:,=+@%-]+")
 
 
 class SubmissionError(Exception):
-    """sbatch refused a job; the text names the jobs that were submitted before it."""
+    """sbatch refused a job; the text names the jobs that were submitted before it. `said`: what sbatch printed."""
+
+    def __init__(self, text: str, said: str) -> None:
+        super().__init__(text)
+        self.said = said
 
 
 @dataclass(frozen=True)
@@ -125,18 +129,18 @@ def submit(jobs: Sequence[Job]) -> list[str]:
         )
         number = done.stdout.strip().partition(";")[0]  # number;cluster where there are several clusters
         if done.returncode != 0 or not number:
-            raise SubmissionError(_refusal(job, done, jobs, numbers))
+            said = done.stderr.strip() or f"nothing; exit code {done.returncode}"
+            raise SubmissionError(_refusal(job, jobs, numbers), said)
         numbers.append(number)
     return numbers
 
 
-def _refusal(job: Job, done: subprocess.CompletedProcess[str], jobs: Sequence[Job], numbers: Sequence[str]) -> str:
-    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+def _refusal(job: Job, jobs: Sequence[Job], numbers: Sequence[str]) -> str:
     before = ", ".join(f"{earlier.stage} {number}" for earlier, number in zip(jobs, numbers, strict=False))
     way_out = f"scancel {' '.join(numbers)}, and submit" if numbers else "submit"
     return (
-        f"sbatch refused {job.script}: {said}; submitted before it: {before or 'nothing'}; mend the cluster settings, "
-        f"{way_out} again with resume=true"
+        f"sbatch refused {job.script}; submitted before it: {before or 'nothing'}; mend the cluster settings, "
+        f"{way_out} again with resume=true; sbatch said:"
     )
 
 

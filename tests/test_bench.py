@@ -53,7 +53,7 @@ def test_a_run_is_placed_by_its_files_and_output(tmp_path: Path) -> None:
     assert places("", *data) == [AFTER, AFTER]
 
     stage = Phase("start", "cpt"), Phase("training", "cpt"), Phase("save", "cpt", 6), Phase("export", "cpt")
-    assert places("[2/8] evaluate cpt: ", *stage) == [BEFORE] * 4
+    assert places("[2/8] evaluate cpt\n", *stage) == [BEFORE] * 4
     assert places("[3/8] cpt: 20 steps", *stage) == [INSIDE, BEFORE, BEFORE, BEFORE]
     write(run / "cpt" / "metrics.jsonl")
     write(run / "cpt" / "checkpoints" / ".unfinished" / "checkpoint-6" / "config.json")
@@ -65,6 +65,13 @@ def test_a_run_is_placed_by_its_files_and_output(tmp_path: Path) -> None:
     assert places("[3/8] cpt: ", *stage) == [AFTER, AFTER, AFTER, INSIDE]
     (run / "cpt" / ".export.tmp").rename(run / "cpt" / "export")
     assert places("[3/8] cpt: ", *stage) == [AFTER, AFTER, AFTER, AFTER]
+
+    late = Phase("evaluation", "rl"), Phase("report")
+    assert places("[7/8] rl: 8 steps\n", *late) == [BEFORE, BEFORE]
+    assert places("[7/8] rl: 8 steps\n[8/8] evaluate rl\nrl  4 held-out turns\n", *late) == [INSIDE, INSIDE]
+    write(run / "rl" / "evaluation.json")
+    assert places("[8/8] evaluate rl\n", *late) == [AFTER, INSIDE]
+    assert places("[8/8] evaluate rl\nGreedy predictions of 4 held-out turns.\n", *late) == [AFTER, AFTER]
 
 
 METRICS = [{"step": n, "time": 10.0 * n, "loss": 1.0 / n, "grad_norm": 2.0, "lr": 1e-3} for n in (1, 2, 3)]

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import shutil
 
 import pytest
@@ -41,7 +42,14 @@ def test_the_report_is_complete(chain) -> None:
         assert (entry["heldout_loss"] is not None) == (entry["stage"] in ("cpt", "sft"))
         assert (entry["reward"] is not None) == (entry["stage"] in ("sft", "rl"))
     text = chain["resumed"][1]
-    assert "exact" in text and "copy last" in text and "rl - sft" in text
+    assert "exact" in text and "copy last" in text and "rl - sft" in text and "No row for" not in text
+    assert report["held_out"] == {"turns": 4, "earlier_turn": 0, "too_long": 0, "prompt_tokens": 1024}
+    for entry in report["stages"][1:3]:  # what takes time says that it runs, and then what came of it
+        before, value = re.findall(rf"^{entry['stage']}  held-out loss (.*)$", text, re.MULTILINE)
+        assert re.fullmatch(r"over \d+ rows", before) and float(value) == pytest.approx(entry["heldout_loss"], abs=1e-3)
+    assert [line for line in text.splitlines() if line.endswith("held-out turns")] == [
+        f"{stage}  4 held-out turns" for stage in ("cpt", "sft", "rl")
+    ]
 
 
 def test_each_stage_starts_fresh(chain) -> None:

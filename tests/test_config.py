@@ -1,5 +1,6 @@
 """Composition of recipes: what is refused, in which words, and that nothing heavy is imported on the way."""
 
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 from agentworld.data.errors import RequestError
 from agentworld.train.compose import compose, load_recipe, to_yaml
 from agentworld.train.config import Config
-from agentworld.train.contradictions import validate, validate_processes
+from agentworld.train.contradictions import CHOICES, NOT_NEGATIVE, POSITIVE, leaves, validate, validate_processes
 
 SMOKE = "recipe=smoke"
 
@@ -63,11 +64,32 @@ def test_a_missing_or_unknown_recipe_lists_the_recipes():
         ("seed=1,2", "sweeps are not supported"),
         ("engine@other=zero1", "packages cannot be overridden"),
         ("seed", "no key=value override"),
+        ("dry_run=true", "`agentworld submit recipe=NAME dry_run=true` writes the scripts"),
+        ('wandb.project="a', "quote special characters: wandb.project='"),
         ("run.root=${oc.env:AGENTWORLD_NO_SUCH_VARIABLE}", "AGENTWORLD_NO_SUCH_VARIABLE"),
     ],
 )
 def test_a_wrong_override_is_named_with_the_way_out(override, said):
     assert said in refusal(override)
+
+
+@pytest.mark.parametrize(
+    ("key", "typed", "meant"),
+    [
+        ("cluster.extra", "[--constraint=h200]", ["--constraint=h200"]),
+        ("cluster.extra", "--constraint=h200", ["--constraint=h200"]),
+        ("cluster.extra", "[--gres=gpu:h200:8, --exclusive]", ["--gres=gpu:h200:8", "--exclusive"]),
+        ("cluster.extra", "[--mail-type=END,FAIL,--nodelist=n[1-3]]", ["--mail-type=END,FAIL", "--nodelist=n[1-3]"]),
+        ("cluster.extra", '[--comment="a b",--constraint=a|b]', ['--comment="a b"', "--constraint=a|b"]),
+        ("cluster.setup", "[module load cuda && true, \"export A='b'\"]", ["module load cuda && true", "export A='b'"]),
+        ("data.trajectories", "[a=b.jsonl,c.jsonl]", ["a=b.jsonl", "c.jsonl"]),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_answered_with_one_that_can_be_copied(key, typed, meant):
+    _, _, hint = refusal(f"{key}={typed}").partition("in those of the shell: ")
+    (override,) = shlex.split(hint)
+    section, _, name = key.partition(".")
+    assert getattr(getattr(compose([SMOKE, override]), section), name) == meant
 
 
 @pytest.mark.parametrize(
@@ -100,6 +122,7 @@ def test_a_wrong_override_is_named_with_the_way_out(override, said):
         (["data.min_turns=7"], ["data.min_turns=7", "data.record.max_turns=6"]),
         (["data.mask.keep.echo=1.5"], ["data.mask.keep.echo"]),
         (["data.tokenizer_vocab_size=200"], ["data.tokenizer_vocab_size=200"]),
+        (["eval.prompt_tokens=-1"], ["eval.prompt_tokens must not be negative"]),
         (["eval.reward_draws=3"], ["eval.reward_draws=3", "at least 4"]),
         (["engine.expert_parallel=3", "nproc=3"], ["engine.expert_parallel=3", "model.architecture.num_experts=8"]),
         (["engine.expert_parallel=2", "nproc=1"], ["engine.expert_parallel=2", "nproc=2"]),
@@ -114,14 +137,30 @@ def test_a_contradiction_names_its_keys(overrides, said):
 
 def test_processes_must_divide_the_rl_mini_batch_and_the_advice_works():
     config = compose([SMOKE, "rl.completions_per_device=16"])  # 16 completions a mini-batch: one process only
-    with pytest.raises(RequestError, match=r"rl\.completions_per_device=8"):
+    with pytest.raises(RequestError, match=r"rl\.completions_per_device=8") as caught:
         validate_processes(config, 2)
-    validate_processes(compose([SMOKE, "nproc=2", "rl.completions_per_device=8"]), 2)
-    validate_processes(replace(config, stage="cpt"), 2)
+    advised = str(caught.value).rpartition("set ")[2]
+    rl = compose([SMOKE, "nproc=2", advised]).rl
+    assert rl.prompts_per_rollout * rl.num_generations // rl.mini_batches == rl.completions_per_device * 2 == 16
+    assert accepted(compose([SMOKE, advised]), 2) and not accepted(config, 2)
+    assert accepted(replace(config, stage="cpt"), 2)  # the other stages have no mini-batch
+
+
+def accepted(config: Config, nproc: int) -> bool:
+    try:
+        validate_processes(config, nproc)
+    except RequestError:
+        return False
+    return True
 
 
 def test_the_schema_defaults_do_not_contradict_each_other():
-    validate(Config())
+    values = dict(leaves(Config()))
+    assert all(values[key] in known for key, known in CHOICES.items())
+    assert all(values[key] > 0 for key in POSITIVE) and all(values[key] >= 0 for key in NOT_NEGATIVE)
+    validate(Config())  # and the pairs
+    with pytest.raises(RequestError, match="resume=true and overwrite=true"):
+        validate(replace(Config(), resume=True, overwrite=True))
 
 
 @pytest.mark.parametrize("path", ["/tmp/a b=c", "it's", "back\\slash\\", "x\\'y", "1e5", "null", "[a]", "a,b"])

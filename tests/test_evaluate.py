@@ -1,10 +1,17 @@
-"""Evaluation: what a kill leaves."""
+"""Evaluation: which turns fit, and what a kill leaves."""
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from preparation import trajectory
+from renderers import TOKENIZERS
 
+from agentworld.data.errors import ContentError
+from agentworld.data.examples import Example, Selection
+from agentworld.data.examples import example as make_example
+from agentworld.data.render import Renderer
 from agentworld.data.schema import write_jsonl
 from agentworld.train import evaluate
 from agentworld.train.config import Config
@@ -18,7 +25,7 @@ def test_a_kill_before_the_baselines_leaves_no_evaluation_that_counts_as_done(tm
     """The next start does the base's evaluation again when evaluation.json is missing, and only then."""
     monkeypatch.setattr(evaluate.kernels, "install", lambda: None)
     monkeypatch.setattr(evaluate, "Generator", lambda *_: None)
-    monkeypatch.setattr(evaluate, "_examples", lambda _: ([], 0))
+    monkeypatch.setattr(evaluate, "_selection", lambda _: Selection([], 0, 0))
     monkeypatch.setattr(evaluate, "_predictions", lambda *_: [])
     monkeypatch.setattr(evaluate, "_training_observations", lambda _: [])
     with monkeypatch.context() as killing:
@@ -42,3 +49,37 @@ def test_a_pool_without_a_share_of_the_data_gives_the_baselines_nothing(tmp_path
         (tmp_path / "data" / f"{pool}.jsonl").touch()
     expected = [turn.observation for index in (0, 1) for turn in trajectory(index).turns]
     assert list(evaluate._training_observations(tmp_path)) == expected
+
+
+def test_the_limit_of_evaluation_is_its_own_key_and_what_it_changes_is_told(tmp_path: Path) -> None:
+    """Held against the lengths of all prompts of the pool."""
+    (tmp_path / "data").mkdir()
+    pool = [trajectory(index) for index in range(30)]
+    write_jsonl(tmp_path / "data" / "eval.jsonl", pool)
+    config = Config()
+    config.data.rl_prompt_tokens = 10**6
+    generator = SimpleNamespace(config=config, run_dir=tmp_path, renderer=Renderer(TOKENIZERS["trained"]()))
+
+    def length(example: Example) -> int:
+        return len(evaluate._prompt(generator, example, "v0"))
+
+    free = evaluate._selection(generator)
+    assert (len(free.examples), free.earlier, free.too_long) == (30, 0, 0)
+    limit = config.eval.prompt_tokens = sorted(map(length, free.examples))[10]
+    some = evaluate._selection(generator)
+    assert max(map(length, some.examples)) <= limit
+    assert some.earlier == sum(
+        length(example) > limit for example in free.examples if not alone(example, length, limit)
+    )
+    assert some.too_long == sum(alone(example, length, limit) for example in free.examples)
+    assert len(some.examples) == 30 - some.too_long and some.earlier > 5
+    config.eval.prompt_tokens = 1
+    with pytest.raises(ContentError, match=r"no turn of the 30 held-out trajectories .* at most 1 tokens"):
+        evaluate._selection(generator)
+    config.eval.prompt_tokens, config.data.rl_prompt_tokens = 0, limit
+    assert evaluate._selection(generator) == some
+
+
+def alone(example: Example, length: Callable[[Example], int], limit: int) -> bool:
+    """Not even the first turn of the trajectory fits."""
+    return length(make_example(example.trajectory, 0)) > limit

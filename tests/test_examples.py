@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from agentworld.data.examples import example, one_turn, select_examples
+from agentworld.data.examples import Example, example, one_turn, select_examples
 from agentworld.data.schema import System, Trajectory, Turn
 
 
@@ -38,14 +38,55 @@ def test_the_one_turn_is_uniform_and_stable():
     assert one_turn(trajectory("x", 1), 0) == 0
 
 
+def everything(item: Example) -> bool:
+    return True
+
+
 def test_selection_is_without_replacement_and_independent_of_order():
     pool = [trajectory(f"t{i}", 1 + i % 6) for i in range(60)]
-    chosen = select_examples(pool, 20, 7)
+    selection = select_examples(pool, 20, 7, everything)
+    chosen = selection.examples
+    assert (len(chosen), selection.earlier, selection.too_long) == (20, 0, 0)
     assert len({item.trajectory.id for item in chosen}) == 20
     assert all(item.index == one_turn(item.trajectory, 7) for item in chosen)
-    assert select_examples(random.Random(0).sample(pool, 60), 20, 7) == chosen
-    assert select_examples(pool, 10, 7) == chosen[:10]
-    other = select_examples(pool, 20, 8)
+    assert select_examples(random.Random(0).sample(pool, 60), 20, 7, everything) == selection
+    assert select_examples(pool, 10, 7, everything).examples == chosen[:10]
+    other = select_examples(pool, 20, 8, everything).examples
     assert {item.trajectory.id for item in other} != {item.trajectory.id for item in chosen}
-    assert {item.trajectory.id for item in select_examples(pool, 1000, 7)} == {t.id for t in pool}
+    assert {item.trajectory.id for item in select_examples(pool, 1000, 7, everything).examples} == {t.id for t in pool}
     assert [item.trajectory.id for item in chosen] != [t.id for t in pool[:20]]
+
+
+def test_turns_that_fit_are_preferred_and_what_was_passed_over_is_counted():
+    """A limit of so many turns of history a trajectory; the oracle looks at every turn."""
+    pool = [trajectory(f"t{i}", 1 + i % 7) for i in range(700)]
+    limits = {item.id: number % 5 - 1 for number, item in enumerate(pool)}  # -1: not even the first turn
+
+    def fits(item: Example) -> bool:
+        return item.index <= limits[item.trajectory.id]
+
+    whole = select_examples(pool, 700, 3, fits)
+    unlimited = {item.trajectory.id: item.index for item in select_examples(pool, 700, 3, everything).examples}
+    moved = [item for item in whole.examples if item.index != unlimited[item.trajectory.id]]
+    assert whole.too_long == sum(limit < 0 for limit in limits.values()) == 140
+    assert len(whole.examples) == 700 - 140 and whole.earlier == len(moved) > 100
+    assert all(map(fits, whole.examples))
+    assert all(not fits(example(item.trajectory, unlimited[item.trajectory.id])) for item in moved)
+    of_three = Counter(item.index for item in moved if limits[item.trajectory.id] == 2)
+    assert set(of_three) == {0, 1, 2} and max(of_three.values()) < 2 * min(of_three.values())  # any that fits
+    # A smaller count is a prefix, filled up over those that do not fit.
+    some = select_examples(random.Random(1).sample(pool, 700), 100, 3, fits)
+    assert some.examples == whole.examples[:100] and 10 < some.too_long < 50
+
+
+def test_a_turn_that_may_not_be_predicted_takes_no_place():
+    turns = [
+        Turn("a", "o", {"context_only": "x"}),
+        Turn("b", "p"),
+        Turn("c", "q", {"context_only": "x"}),
+        Turn("d", "r"),
+    ]
+    pool = [Trajectory(f"t{i}", "mcp", "s", "g", System("t", "a"), turns) for i in range(50)]
+    chosen = select_examples(pool, 50, 0, lambda item: item.index < 3)
+    assert {item.index for item in chosen.examples} == {1} and len(chosen.examples) == 50
+    assert select_examples(pool, 50, 0, lambda item: item.index < 1).too_long == 50

@@ -9,56 +9,73 @@ from fractions import Fraction
 
 import pytest
 
-from agentworld.data.masking import CATEGORIES, SHORT_OBSERVATION, Statistics, category, keeps_loss, statistics
+from agentworld.data.masking import CATEGORIES, Statistics, category, keeps_loss, statistics
 from agentworld.data.settings import MaskSettings
 
-LONG = "zz" * SHORT_OBSERVATION
+F = Fraction
+X = "x" * 80
 
-
-def test_statistics_by_hand():
-    # A = {read, file, a, txt}, O = {file, a, hello}: shared 2, union 5; 12 characters against 16.
-    assert statistics("Read file a.txt?", "FILE a hello") == Statistics(2 / 4, 1 / 3, 2 / 5, 12 / 16)
-    assert statistics("a a a", "a") == Statistics(1, 0, 1, 1 / 5)
-    assert statistics("...", "a b") == Statistics(0, 0, 0, 1)  # no word in the action
-    assert statistics("ab", "!?") == Statistics(0, 0, 0, 1)
-    assert statistics("", "a") == Statistics(0, 0, 0, math.inf)
-
-
-# action, observation, category, OL, Nov, R
+# action, observation, OL, Nov, Jac, R, category. Words of one letter: a text of n words has 2n - 1 characters. Each
+# threshold has a row on it and a row on its other side.
 BY_HAND = [
-    ("think a b c", "a b c think", "echo"),  # 1, 0, 1
-    ("a b c d", "a b x", "boilerplate"),  # 1/2, 1/3, <1
-    ("a b c d e f g h i j", "a b", "transform"),  # 1/5, 0, <1
-    ("cat file", "one two three", "retrieval"),  # 0, 1, >1
-    ("a b", "a xxxxxx", "expansion"),  # 1/2, 1/2, 8/3
-    ("send mail to bob", "sent", "action"),  # 0, 1, <1
-    ("a b c", "a xxxxxx", "action"),  # 1/3, 1/2, 8/5, short
-    ("a b c", f"a {LONG}", "other"),  # the same, long
-    ("a b c d e", "a a a a a a", "other"),  # 1/5, 0, >1
-    # Edges of the rules.
-    ("a b c d e f g h i j", "a b c d e f g", "echo"),  # 7/10, 0
-    ("a b c d e f g", "a b c d e f g x y z", "boilerplate"),  # 1, 3/10: not below 30 %
-    ("a b c d e f g", "a b c d e f g x y", "echo"),  # 1, 2/9
-    ("a b c d e f g h i j", "a b c d e f", "boilerplate"),  # 6/10, 0: OL below 70 %
-    ("a b c", "a b c x y z", "expansion"),  # 1, 1/2, 11/5
-    ("a b ccc", "a b x y", "action"),  # 2/3, 1/2, 1: R not above 1.5, not above 1
-    ("a b c d", "a b x y z", "retrieval"),  # 1/2, 3/5, 9/7
-    ("aa b", "c dd", "action"),  # 0, 1, 1: R is not above 1
-    # Precedence: echo over transform, boilerplate over transform, retrieval over expansion and action.
-    ("a  b  c", "a b c", "echo"),
-    ("a  b  c  d", "a b", "boilerplate"),
-    ("a", "a x y z", "retrieval"),
+    # Words are lowercased and counted once: A = {read, file, a, txt}, O = {file, a, hello}, 2 of them in both.
+    ("Read file a.txt?", "FILE a hello", F(2, 4), F(1, 3), F(2, 5), F(12, 16), "boilerplate"),
+    ("a a a", "a", 1, 0, 1, F(1, 5), "echo"),
+    ("É_1 中", "é_1", F(1, 2), 0, F(1, 2), F(3, 5), "boilerplate"),
+    # echo: OL >= 0.7, Nov < 0.3
+    ("think a b c", "a b c think", 1, 0, 1, 1, "echo"),
+    ("a b c d e f g h i j", "a b c d e f g", F(7, 10), 0, F(7, 10), F(13, 19), "echo"),
+    ("a b c d e f g h i j k l m", "a b c d e f g h i", F(9, 13), 0, F(9, 13), F(17, 25), "boilerplate"),
+    ("a b c d e", "a b c d e x y", 1, F(2, 7), F(5, 7), F(13, 9), "echo"),
+    ("a b c d e f g", "a b c d e f g x y z", 1, F(3, 10), F(7, 10), F(19, 13), "boilerplate"),
+    # boilerplate: OL >= 0.5, Nov < 0.5
+    ("a b c d", "a b x", F(2, 4), F(1, 3), F(2, 5), F(5, 7), "boilerplate"),
+    ("a b c d e f g h i", "a b c d", F(4, 9), 0, F(4, 9), F(7, 17), "transform"),
+    ("a b c d", "a b c d x y z", 1, F(3, 7), F(4, 7), F(13, 7), "boilerplate"),
+    ("a b c", "a b c x y z", 1, F(1, 2), F(1, 2), F(11, 5), "expansion"),
+    # transform: Nov < 0.5, R < 1
+    ("a b c d e f g h i", "a b c d x y z", F(4, 9), F(3, 7), F(4, 12), F(13, 17), "transform"),
+    ("a b c d e f g h i", "a b x y", F(2, 9), F(1, 2), F(2, 11), F(7, 17), "action"),
+    ("a b c d e f g h i", "a b c d a b c d ", F(4, 9), 0, F(4, 9), F(16, 17), "transform"),
+    ("a b c d e f g h i", "a b c d a b c d a", F(4, 9), 0, F(4, 9), 1, "other"),
+    # retrieval: Nov >= 0.6, R > 1
+    ("cat file", "one two three", 0, 1, 0, F(13, 8), "retrieval"),
+    ("a b c d", "a b x y z", F(2, 4), F(3, 5), F(2, 7), F(9, 7), "retrieval"),
+    ("a b c d", "a b c w x y z", F(3, 4), F(4, 7), F(3, 8), F(13, 7), "expansion"),
+    ("aa b", "c ddd", 0, 1, 0, F(5, 4), "retrieval"),
+    ("aa b", "c dd", 0, 1, 0, 1, "action"),
+    # expansion: OL >= 0.5, Nov >= 0.5, R > 1.5; the observations are too long for "action"
+    ("a b", f"a {X}", F(1, 2), F(1, 2), F(1, 3), F(82, 3), "expansion"),
+    ("a b c d e f g h i", f"a b c d w y z {X}", F(4, 9), F(4, 8), F(4, 13), F(94, 17), "other"),
+    ("a b" + " " * 53, f"a {X}xxx", F(1, 2), F(1, 2), F(1, 3), F(85, 56), "expansion"),
+    ("a b" + " " * 53, f"a {X}xx", F(1, 2), F(1, 2), F(1, 3), F(84, 56), "other"),
+    # action: Nov >= 0.5, and R <= 1 or fewer than 80 characters
+    ("send mail to bob", "sent", 0, 1, 0, F(4, 16), "action"),
+    ("a b" + " " * 79, f"a {X}", F(1, 2), F(1, 2), F(1, 3), 1, "action"),
+    ("a b" + " " * 78, f"a {X}", F(1, 2), F(1, 2), F(1, 3), F(82, 81), "other"),
+    ("a b c", f"a {X[:77]}", F(1, 3), F(1, 2), F(1, 4), F(79, 5), "action"),
+    ("a b c", f"a {X[:78]}", F(1, 3), F(1, 2), F(1, 4), F(80, 5), "other"),
+    ("a b c d e f g", "a b c e f x y z w u v", F(5, 7), F(6, 11), F(5, 13), F(21, 13), "expansion"),
+    ("a b c d e", "a a a a a a", F(1, 5), 0, F(1, 5), F(11, 9), "other"),
+    # Precedence: echo and boilerplate over transform, retrieval over expansion.
+    ("a  b  c", "a b c", 1, 0, 1, F(5, 7), "echo"),
+    ("a  b  c  d", "a b", F(1, 2), 0, F(1, 2), F(3, 10), "boilerplate"),
+    ("a", "a x y z", 1, F(3, 4), F(1, 4), 7, "retrieval"),
     # Nothing to compare.
-    ("", "a b", "other"),
-    ("a b", "", "other"),
-    ("", "", "other"),
-    ("ls -l; ls -l", "$ ", "transform"),  # no word: OL = Nov = 0, R < 1
-    ("ls", "$ $ $", "other"),  # no word, R > 1
+    ("", "a b", 0, 0, 0, math.inf, "other"),
+    ("a b", "", 0, 0, 0, 0, "other"),
+    ("", "", 0, 0, 0, math.inf, "other"),
+    ("ls -l; ls -l", "$ ", 0, 0, 0, F(2, 12), "transform"),  # no word in the observation
+    ("ls", "$ $ $", 0, 0, 0, F(5, 2), "other"),
+    ("...", "a b", 0, 0, 0, 1, "other"),  # no word in the action
 ]
 
 
-@pytest.mark.parametrize(("action", "observation", "expected"), BY_HAND, ids=range(len(BY_HAND)))
-def test_categories_by_hand(action, observation, expected):
+@pytest.mark.parametrize(
+    ("action", "observation", "overlap", "novelty", "jaccard", "ratio", "expected"), BY_HAND, ids=range(len(BY_HAND))
+)
+def test_statistics_and_categories_by_hand(action, observation, overlap, novelty, jaccard, ratio, expected):
+    assert statistics(action, observation) == Statistics(*map(float, (overlap, novelty, jaccard, ratio)))
     assert category(action, observation) == expected
 
 

@@ -94,13 +94,13 @@ def test_a_run_goes_through_its_stages_and_reports(workers, capsys):
     shown = capsys.readouterr().out.splitlines()
     assert [line for line in shown if line.startswith("[")] == [
         "[1/8] base: a model with random weights",
-        "[2/8] evaluate base: 200 held-out turns",
+        "[2/8] evaluate base",
         "[3/8] cpt: 600 steps",
-        "[4/8] evaluate cpt: 200 held-out turns",
+        "[4/8] evaluate cpt",
         "[5/8] sft: 60 steps",
-        "[6/8] evaluate sft: 200 held-out turns",
+        "[6/8] evaluate sft",
         "[7/8] rl: 61 steps",
-        "[8/8] evaluate rl: 200 held-out turns",
+        "[8/8] evaluate rl",
     ]
     assert shown[-1] == "the table"
 

@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
+from preparation import trajectory
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.record import commands, terminal
@@ -23,6 +25,8 @@ from agentworld.data.settings import RecordSettings
 
 PROGRAMS = ("bash", "git", "python3")
 PROMPT = re.compile(r"user@box:[~/][^\n]*\$ \Z")
+
+CLOCK_FIELDS = ("tm_mday", "tm_wday", "tm_yday", "tm_hour", "tm_min", "tm_sec")
 
 # Sessions run in a process of their own: it enters namespaces and adopts orphans, which the test process must not do.
 DRIVER = """
@@ -265,18 +269,16 @@ def test_commands_stay_in_home_and_repeat_few_words():
 
 
 def test_the_second_clock_shares_no_field_with_the_first():
+    """Over two days of starts: neither day, hour, minute nor second agree, however long the second run waited."""
+    same = []
     for now in range(1_790_000_000, 1_790_000_000 + 86400 * 2, 1699):
-        _compare_clocks(float(now))
-
-
-def _compare_clocks(now: float) -> None:
-    sign, hours, minutes, seconds = re.fullmatch(r"<.*>(-?)(\d+):(\d+):(\d+)", other_timezone(now)).groups()
-    west = (int(hours) * 3600 + int(minutes) * 60 + int(seconds)) * (-1 if sign else 1)
-    for gap in (1.1, 4.0, 20.0):
-        first, second = int(now), int(now + gap - west)
-        assert first // 86400 != second // 86400
-        for unit, size in ((3600, 24), (60, 60), (1, 60)):
-            assert first // unit % size != second // unit % size
+        clock = re.fullmatch(r"<.*>(-?)(\d+):(\d+):(\d+)", other_timezone(float(now)))
+        hours, minutes, seconds = map(int, clock.groups()[1:])
+        west = (hours * 3600 + minutes * 60 + seconds) * (-1 if clock[1] else 1)
+        for gap in (1.1, 4.0, 20.0):
+            first, second = (time.gmtime(moment) for moment in (now, int(now + gap - west)))
+            same += [(now, gap, name) for name in CLOCK_FIELDS if getattr(first, name) == getattr(second, name)]
+    assert same == []
 
 
 @pytest.mark.parametrize("bad", ["missing/out.jsonl", ".", "/proc/out.jsonl"])
@@ -308,10 +310,13 @@ def test_an_interrupt_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatc
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     monkeypatch.setattr(terminal, "_PROGRESS_SECONDS", 0.0)
-    out.write_text("old\n")
+    write_jsonl(out, [trajectory(0)])
+    old = out.read_bytes()
     seen: list[set[int]] = []
 
     def interrupt(text: str) -> None:
+        if "exists" in text:
+            return
         seen.append(_children())
         assert list(scratch.iterdir())
         raise KeyboardInterrupt
@@ -319,8 +324,45 @@ def test_an_interrupt_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypatc
     before = _children()
     with pytest.raises(KeyboardInterrupt):
         terminal.record(RecordSettings(count=200, mix="light", workers=2), 0, out, interrupt)
-    assert out.read_text() == "old\n" and sorted(tmp_path.iterdir()) == [out, scratch]
+    assert out.read_bytes() == old and sorted(tmp_path.iterdir()) == [out, scratch]
     assert list(scratch.iterdir()) == [] and len(seen[0] - before) == 2 and _children() == before
+
+
+def test_only_trajectories_are_replaced_and_that_is_said(tmp_path):
+    out, settings = tmp_path / "out.jsonl", RecordSettings(count=2, mix="light", workers=1)
+    for text in ("thesis\n", '{"id": "x"}\n', "\x00"):
+        out.write_text(text)
+        with pytest.raises(RequestError, match=r"out\.jsonl: holds something else than trajectories"):
+            terminal.record(settings, 0, out, quiet)
+        assert out.read_text() == text
+    with pytest.raises(RequestError, match="/dev/null: holds something else"):
+        terminal.record(settings, 0, Path("/dev/null"), quiet)
+    said: list[str] = []
+    out.write_text("")
+    terminal.record(settings, 0, out, said.append)
+    terminal.record(settings, 1, out, said.append)
+    assert [text for text in said if "exists" in text] == [
+        f"record: {out} exists; it is replaced when the new trajectories are complete"
+    ] * 2
+    assert [item.id for item in read_jsonl(out)] == ["terminal-1-0", "terminal-1-1"]
+
+
+def test_the_summary_is_sentences():
+    counts = {
+        "sessions": 5, "kept": 3, "dropped": {"output limit": 1, "time limit": 1}, "turns": 16, "deterministic": 12,
+        "families": {"cat": 9, "ls": 7}, "families_left_out": ["git"], "isolation": "plain", "unisolated": 3,
+        "workers": 2, "programs": {"bash": "5.2", "git": "git version 2.39"}, "seconds": 2.04, "turns_per_s": 7.8,
+    }  # fmt: skip
+    assert terminal.summary(counts, Path("a.jsonl")).split("\n") == [
+        "a.jsonl: 3 trajectories of 5 sessions, 16 turns; 2.0 s, 8 turns/s",
+        "  12 turns (75.0 %) were the same in both runs of their session: deterministic",
+        "  sessions dropped: 1 x output limit, 1 x time limit",
+        "  turns by family of commands: cat 9, ls 7",
+        "  families left out, their programs are missing: git",
+        "  recorded by 2 processes without namespaces, in a temporary directory; bash 5.2, git version 2.39",
+    ]
+    whole = terminal.summary({**counts, "dropped": {}, "families_left_out": [], "isolation": "namespace"}, Path("a"))
+    assert "  sessions dropped: none\n" in whole and "left out" not in whole and "private namespaces" in whole
 
 
 def test_a_dead_worker_is_an_error(tmp_path, monkeypatch):

@@ -39,6 +39,7 @@ def evaluation(stage: str, rewards: list[list[float]] | None, **changes) -> dict
         "fidelity": fidelity(items),
         "reward": None if rewards is None else reward_summary(rewards, [sum(row) / len(row) for row in rewards]),
         "examples": examples,
+        "held_out": {"turns": 2, "earlier_turn": 0, "too_long": 0, "prompt_tokens": 1024},
         **changes,
     }
 
@@ -94,6 +95,31 @@ def test_a_missing_stage_is_left_out(run: Path) -> None:
     assert got["baselines"] == {} and got["paired"] == []
     assert got["examples"][0]["stage"] == "sft"
     assert "rl" not in shown(got).split("\n\n")[0].split()
+
+
+def test_what_the_limit_of_the_prompt_left_out_is_told(run: Path) -> None:
+    got = report.build(run)
+    assert got["held_out"] == {"turns": 2, "earlier_turn": 0, "too_long": 0, "prompt_tokens": 1024}
+    assert "Greedy predictions of 2 held-out turns.\n" in shown(got)
+    path = run / "rl" / "evaluation.json"
+    limited = {"turns": 180, "earlier_turn": 1200, "too_long": 17, "prompt_tokens": 2048}
+    path.write_text(json.dumps(evaluation("rl", None, held_out=limited)))
+    got = report.build(run)
+    assert got["held_out"] == limited
+    assert (
+        "180 held-out turns; for the limit of 2,048 prompt tokens (eval.prompt_tokens), of 1,200 trajectories an "
+        "earlier turn is taken, 17 trajectories have no turn that fits and are left out."
+    ) in " ".join(shown(got).split())
+
+
+def test_a_row_that_is_absent_has_its_reason(run: Path) -> None:
+    assert "No row for" not in shown(report.build(run))
+    (run / "base" / "evaluation.json").unlink()
+    assert "No row for base: the base was not evaluated in this run; stage=eval does it." in shown(report.build(run))
+    (run / "baselines.json").unlink()
+    text = shown(report.build(run))
+    assert "No row for base, copy last, most frequent: the base was not evaluated" in text
+    assert "that of the training pools" not in text
 
 
 @pytest.mark.parametrize("width", [100, 120, 200])

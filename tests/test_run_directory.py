@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -73,11 +74,34 @@ def test_resume_continues_starts_if_absent_and_refuses_another_recipe(tmp_path):
     start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=600", "nproc=2", "stage=cpt")
     assert (run_dir / "rl" / "export" / "handoff.json").exists()
     assert json.loads((run_dir / "run.json").read_text())["id"] == identity
-    with pytest.raises(RequestError, match=r"cpt\.max_steps=700 differs from the 600"):
+    with pytest.raises(RequestError, match=r"of cpt\.max_steps, sft\.max_steps; give cpt\.max_steps=600 sft"):
         start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=700", "sft.max_steps=9")
     assert load_recipe(run_dir).cpt.max_steps == 600
     with pytest.raises(RequestError, match=r"data\.mask\.keep"):
         start(tmp_path, "run.name=a", "resume=true", "data.mask.keep.echo=0.9")
+
+
+def test_what_a_refused_resume_says_to_give_again_resumes(tmp_path):
+    """Forgotten overrides, of every kind of value, copied out of the error."""
+    folder = tmp_path / "it's a folder"
+    folder.mkdir()
+    for name in ("a.jsonl", "b=c, d.jsonl"):
+        (folder / name).write_text("")
+    documents = f'data.documents=[{{name:law,path:"{folder}",share:0.1}}]'
+    trajectories = f'data.trajectories=["{folder}/a.jsonl","{folder}/b=c, d.jsonl"]'
+    given = [documents, trajectories, "cpt.learning_rate=3e-4", "data.mask.enabled=true", "data.mask.keep.echo=0.25"]
+    given += ["data.mask.keep={other:0.5,action:0.125}", 'wandb.project=it\'s "mine"', "model.dtype=bfloat16"]
+    run_dir = start(tmp_path, "run.name=a", "resume=true", *given)
+    fill(run_dir)
+    before = load_recipe(run_dir)
+    with pytest.raises(RequestError) as caught:
+        start(tmp_path, "run.name=a", "resume=true", "seed=7")
+    text = str(caught.value)
+    again = shlex.split(text.partition("; give ")[2].rpartition(" again, or use another run.name")[0])
+    names = {word.partition("=")[0].partition(".keep")[0] for word in (*given, "seed=7")}
+    assert {word.partition("=")[0].partition(".keep")[0] for word in again} == names
+    start(tmp_path, "run.name=a", "resume=true", *again)
+    assert load_recipe(run_dir) == before
 
 
 def test_overwrite_deletes_the_run_or_the_stage_and_what_follows(tmp_path):

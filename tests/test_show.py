@@ -17,6 +17,7 @@ from agentworld.data.render import Renderer
 from agentworld.data.rows import cpt_document, turn_losses
 from agentworld.data.schema import System, Trajectory, Turn, read_jsonl, write_jsonl
 from agentworld.data.settings import DataSettings, MaskSettings
+from agentworld.data.system_prompts import prompt_sets, system_prompt
 from agentworld.data.visible_text import _NAMES, visible
 from agentworld.train import cli
 from agentworld.train.compose import compose, load_recipe, to_yaml
@@ -183,9 +184,9 @@ def test_the_turns_said_to_carry_loss_are_those_of_the_rows(enabled):
 
 def test_a_pool_of_a_run_is_shown_with_the_settings_the_seed_and_the_traces_of_the_run(run, capsys):
     config = load_recipe(run)
-    source = source_of(run / "data" / "sft.jsonl", None)
+    source = source_of(run / "data" / "sft.jsonl", None, None)
     assert (source.in_run, source.seed, source.settings) == (True, 3, config.data)
-    assert [source_of(source.path, seed).seed for seed in (9, 0)] == [9, 0]
+    assert [source_of(source.path, seed, None).seed for seed in (9, 0)] == [9, 0]
     outside = show.look(next(iter(read_jsonl(source.path))), show.Source(source.path), "sft")
     assert outside.chosen is None and outside.traces == {}
     traced = {line.split('"')[3] for line in (run / "data" / "traces.jsonl").read_text().splitlines()}
@@ -201,12 +202,26 @@ def test_a_pool_of_a_run_is_shown_with_the_settings_the_seed_and_the_traces_of_t
     assert "(data.mask.enabled=false: the mask masks nothing)" in shown(capsys, run / "data" / "cpt.jsonl")
 
 
+def test_the_prompt_set_that_is_asked_for_is_what_the_model_is_shown_to_see(small, run, tmp_path, capsys):
+    trajectory = next(iter(read_jsonl(small)))
+    for name in prompt_sets():
+        text = shown(capsys, small, "--prompt-set", name, "--mask", "rl", "--full")
+        prompt = system_prompt(trajectory, "v0", name)
+        assert f"system prompt v0 of set {name}\n" in text
+        assert "".join(f"{show.MARGIN}{visible(line)}\n" for line in prompt.split("\n")) in text
+        assert shown(capsys, small, "--prompt-set", name, "--html", tmp_path / "a.html")
+        assert f"v1 of set {name}, " in (tmp_path / "a.html").read_text()
+    assert "of set domains\n" in shown(capsys, run / "data" / "cpt.jsonl", "--prompt-set", "domains")
+
+
 def test_wrong_requests_end_with_2_and_damaged_files_with_1(small, tmp_path, capsys):
     (tmp_path / "log.json").write_text('{"messages": []}\n')
     (tmp_path / "half.jsonl").write_text(small.read_text()[:-20])
     for code, said, arguments in (
         (2, "No such file", ["no.jsonl"]),
-        (2, "--stats is of the whole file", [small, "--stats", "--html", tmp_path / "a.html"]),
+        (2, "--prompt-set brief-: no such set; known: brief, domains", [small, "--prompt-set", "brief-"]),
+        (2, "--stats counts the observations", [small, "--stats", "--prompt-set", "brief"]),
+        (2, "--stats counts the observations of the whole file", [small, "--stats", "--html", tmp_path / "a.html"]),
         (2, "--tokenizer shows tokens in --html", [small, "--tokenizer", tmp_path]),
         (2, "no such directory", [small, "--html", tmp_path / "a.html", "--tokenizer", tmp_path / "no"]),
         (2, "does not exist; make it", [small, "--html", tmp_path / "no" / "a.html"]),
@@ -225,7 +240,7 @@ def test_help_has_examples_that_are_valid_requests(capsys):
     with pytest.raises(SystemExit):
         cli.main(["show", "--help"])
     lines = [line.split() for line in capsys.readouterr().out.partition("example:\n")[2].split("\n\n")[0].splitlines()]
-    assert len(lines) == 3
+    assert len(lines) == 4
     for words in lines:
         assert words[:2] == ["agentworld", "show"]
         assert cli._parser().parse_args(words[1:]).file.suffix == ".jsonl"

@@ -9,6 +9,7 @@ from agentworld.data.render import Renderer
 from agentworld.data.schema import System, Trajectory, Turn, write_jsonl
 from agentworld.data.show import Source
 from agentworld.data.show_stats import FileStatistics, Lengths, Share
+from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import cli
 
 SYSTEM = System("a", "b")
@@ -26,9 +27,9 @@ def test_shares_by_domain_and_category(tmp_path):
     renderer = Renderer(TOKENIZERS["trained"]())
     found = show_stats.file_statistics(tmp_path / "a.jsonl", Source(tmp_path / "a.jsonl", seed=5), renderer)
 
-    def share(turn: Turn, count: int, kept: int, context: int = 0) -> Share:
-        characters, tokens = len(turn.observation), len(renderer.encode(turn.observation)) + 1
-        return Share(count, kept, characters * count, characters * kept, tokens * count, tokens * kept, context)
+    def share(turn: Turn, count: int, kept: int) -> Share:
+        tokens = len(renderer.encode(turn.observation)) + 1  # the end mark
+        return Share(count, kept, tokens * count, tokens * kept)
 
     echoes = sum(draws.uniform("mask", 5, f"t{i}", 0) < 0.05 for i in range(40))
     transforms = sum(draws.uniform("mask", 5, f"t{i}", 1) < 0.5 for i in range(40))
@@ -36,11 +37,18 @@ def test_shares_by_domain_and_category(tmp_path):
     assert found.shares == {
         ("terminal", "echo"): share(ECHO, 40, echoes),
         ("terminal", "transform"): share(TRANSFORM, 40, transforms),
-        ("mcp", "retrieval"): share(RETRIEVAL, 2, 0, context=2),
+        ("mcp", "(context only)"): share(RETRIEVAL, 2, 0),
         ("mcp", "echo"): share(ECHO, 1, int(draws.uniform("mask", 5, "m", 1) < 0.05)),
     }
     assert found.trajectories == {"terminal": 40, "mcp": 1}
-    assert found.total("terminal").turns == 80 and found.total().characters == 40 * 18 + 2 * 16 + 17
+    (echo,), (transform,) = renderer.encode_batch([ECHO.observation]), renderer.encode_batch([TRANSFORM.observation])
+    assert found.total("terminal") == Share(
+        80,
+        echoes + transforms,
+        40 * (len(echo) + len(transform) + 2),
+        echoes * (len(echo) + 1) + transforms * (len(transform) + 1),
+    )
+    assert found.total().turns == 83
 
 
 def test_lengths_are_exact_below_a_thousand_and_to_one_percent_above():
@@ -60,17 +68,23 @@ def test_lengths_are_exact_below_a_thousand_and_to_one_percent_above():
 
 
 def test_the_table_is_printed_in_a_pipe(tmp_path, capsys):
+    """Tokens are those of the tokenizer that is named, here a byte-level one without merges: a token a byte."""
     path = tmp_path / "a.jsonl"
     write_jsonl(path, TRAJECTORIES[-1:])
-    assert cli.main(["show", str(path), "--stats"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert " ".join(lines[0]) == f"{path}: 1 trajectories, 3 turns, 2 of them context only; seed 0"
-    assert ["mcp", "echo", "1", "0.0", "%", "0", "17", "0.0", "%"] in lines
-    assert ["mcp", "retrieval", "2", "0.0", "%", "2", "32", "0.0", "%"] in lines
-    assert ["mcp", "all", "of", "1", "trajectories", "3", "0.0", "%", "2", "49", "0.0", "%"] in lines
+    train_tokenizer([], 261).save_pretrained(tmp_path / "bytes")
+    assert cli.main(["show", str(path), "--stats", "--tokenizer", str(tmp_path / "bytes")]) == 0
+    text = capsys.readouterr().out
+    lines = [line.split() for line in text.splitlines()]
+    assert " ".join(lines[0]) == f"{path}: 1 trajectory, 3 turns; mask of CPT, seed 0, default settings"
+    assert ["mcp", "echo", "0.05", "1", "0.0", "%", "18", "0.0", "%"] in lines  # 17 bytes and the end mark
+    assert ["mcp", "(context", "only)", "-", "2", "0.0", "%", "34", "0.0", "%"] in lines  # 2 x (16 + 1)
+    assert ["mcp", "all", "of", "1", "trajectory", "3", "0.0", "%", "52", "0.0", "%"] in lines
+    assert f"tokenizer of {tmp_path / 'bytes'}." in text
     assert ["turns", "of", "a", "trajectory", "3", "3", "3"] in lines
     assert ["characters", "of", "a", "trajectory", "76", "76", "76"] in lines  # 2 x (5 + 16) + 17 + 17
     assert ["characters", "of", "an", "observation", "16", "17", "17"] in lines
+    assert cli.main(["show", str(path), "--stats"]) == 0
+    assert "trained on this file" in capsys.readouterr().out
 
 
 def test_an_empty_count_has_no_shares():

@@ -265,12 +265,12 @@ HOSTILE = [
 
 
 def test_hostile_text_is_read_in_linear_time():
-    started = time.monotonic()
+    started = time.process_time()
     for text in HOSTILE:
         for domain in CONTROLLED_DOMAINS:
             said(domain, text[:1000], "<returncode>0</returncode>\n<output>\n" + text, text)
             said(domain, text, text)
-    assert time.monotonic() - started < 15  # 3 s; quadratic rules need minutes
+    assert time.process_time() - started < 15  # 3 s; quadratic rules need minutes
 
 
 @needs_corpora

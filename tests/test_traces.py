@@ -263,6 +263,7 @@ def test_no_session_breaks_it() -> None:
         "for do done unset mkdir -p rmdir touch wc -l grep true false (exit 3) %s \\n = -n -e é fi \n \t |"
     )
     pieces = words.split(" ")
+    answers = []
     for _ in range(3000):
         turns = []
         for _ in range(draw.randint(0, 4)):
@@ -270,7 +271,9 @@ def test_no_session_breaks_it() -> None:
             output = " ".join(draw.choices(pieces, k=draw.randint(0, 4)))
             prompt = draw.choice([HOME, "user@box:~/a$ ", "root@x:/# ", "", "$ ", "user@box:", "user@box:~a$ "])
             turns.append(Turn(typed(command), f"{command}\n{output}\n{prompt}"))
-        scripted_teacher(turns, typed(" ".join(draw.choices(pieces, k=draw.randint(0, 6)))))
+        answers.append(scripted_teacher(turns, typed(" ".join(draw.choices(pieces, k=draw.randint(0, 6))))))
+    given = [answer for answer in answers if answer is not None]
+    assert 30 < len(given) < 2970 and all(answer.thinking and answer.family for answer in given)
 
 
 @pytest.mark.parametrize(

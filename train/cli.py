@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
+from agentworld.train.arguments import not_negative, positive, shard
 
 DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -75,6 +76,7 @@ example:
   agentworld show mine.jsonl
   agentworld show runs/first/data/sft.jsonl --mask sft --html page.html
   agentworld show mine.jsonl --stats --tokenizer models/base
+  agentworld show mine.jsonl --mask rl --prompt-set domains
 """
 REPORT_HELP = """\
 Prints the table of a run (fidelity and reward after each stage, beside the baselines) and writes its report.json.
@@ -136,10 +138,8 @@ def record(options: argparse.Namespace) -> int:
     )
     if settings.min_turns > settings.max_turns:
         raise RequestError(f"--min-turns {settings.min_turns} is more than --max-turns {settings.max_turns}")
-    if not options.out.absolute().parent.is_dir():
-        raise RequestError(f"--out {options.out}: the folder {options.out.absolute().parent} does not exist; make it")
     counts = terminal.record(settings, options.seed, options.out, _say)
-    _say(f"{options.out}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+    _say(terminal.summary(counts, options.out))
     return DONE
 
 
@@ -215,15 +215,15 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
         "record", help="record interactions with an environment", description=RECORD_HELP, formatter_class=layout
     )
     verb.add_argument("environment", choices=("terminal",), help="what to interact with")
-    verb.add_argument("--count", type=_positive, required=True, help="trajectories to record")
+    verb.add_argument("--count", type=positive, required=True, help="trajectories to record")
     verb.add_argument("--seed", type=int, default=0, help="same seed, same commands (default 0)")
     verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
     verb.add_argument(
         "--mix", choices=("light", "full"), default="full", help="light: no Python, no git (default full)"
     )
     verb.add_argument("--workers", type=int, default=0, help="processes; 0 = two a core (default)")
-    verb.add_argument("--min-turns", type=_positive, default=4, help="of a trajectory (default 4)")
-    verb.add_argument("--max-turns", type=_positive, default=8, help="of a trajectory (default 8)")
+    verb.add_argument("--min-turns", type=positive, default=4, help="of a trajectory (default 4)")
+    verb.add_argument("--max-turns", type=positive, default=8, help="of a trajectory (default 8)")
     verb.set_defaults(verb=record)
 
     verb = verbs.add_parser(
@@ -234,8 +234,8 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb.add_argument("--format", default="auto", metavar="NAME", help="auto: by content (default)")
     verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
     verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
-    verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
-    verb.add_argument("--workers", type=_not_negative, default=0, help="processes; 0 = one a core (default)")
+    verb.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
+    verb.add_argument("--workers", type=not_negative, default=0, help="processes; 0 = one a core (default)")
     for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
         verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
     verb.set_defaults(verb=import_logs)
@@ -246,39 +246,17 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb.add_argument("file", type=Path, metavar="FILE.jsonl", help="trajectories; also a pool of a run")
     verb.add_argument("--trajectory", metavar="ID", help="which one (default: the first)")
     verb.add_argument("--mask", choices=("cpt", "sft", "rl"), help="of a stage (default: the pool's, else cpt)")
+    verb.add_argument(
+        "--prompt-set", metavar="NAME", help="of the system prompt: brief or domains (default: the run's)"
+    )
     verb.add_argument("--html", type=Path, metavar="OUT.html", help="write a page with every token instead")
-    verb.add_argument("--stats", action="store_true", help="of the whole file: kept shares and lengths")
-    verb.add_argument("--tokenizer", type=Path, metavar="DIR", help="of a model, for --html and --stats")
+    verb.add_argument("--stats", action="store_true", help="of the whole file: kept token shares and lengths")
+    verb.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="of a model (default: the run's, else made of the file)"
+    )
     verb.add_argument("--seed", type=int, help="of the draws (default: of the run, else 0)")
     verb.add_argument("--full", action="store_true", help="cut no long text")
     verb.set_defaults(verb=show)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
-    return number
-
-
-_positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
-
-
-_not_negative.__name__ = "integer"
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N-1, for example 0/8")
-    return int(index), int(count)
 
 
 def _say(line: str) -> None:

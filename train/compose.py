@@ -7,6 +7,8 @@ expected and the nearest valid one. Hydra's compose API is used, never `@hydra.m
 """
 
 import difflib
+import re
+import shlex
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -127,6 +129,11 @@ def _annotation(key: str) -> Any:
         RequestError: the schema has no such key.
     """
     known = _known_keys(Config(), "")
+    if key == "dry_run":
+        raise RequestError(
+            "dry_run is a key of submit: `agentworld submit recipe=NAME dry_run=true` writes the scripts of the jobs "
+            "and submits nothing; `agentworld train recipe=NAME stage=data` prepares the data and trains nothing"
+        )
     if key not in known:
         leaf = key.rpartition(".")[2]
         by_leaf = [full for full in known if full.rpartition(".")[2] == leaf]  # learning_rate: which stage's?
@@ -176,10 +183,41 @@ def _parsed(text: str, key: str) -> Override:
     try:
         override = OverridesParser.create().parse_override(text)
     except HydraException as error:
-        reason = _one_line(error)
-        raise RequestError(f"cannot read {text!r} ({reason}); quote special characters: {key}='\"...\"'") from error
+        raise RequestError(f"cannot read {text!r} ({_one_line(error)}); {_quoting_hint(text, key)}") from error
     assert override.type is OverrideType.CHANGE
     return override
+
+
+def _quoting_hint(text: str, key: str) -> str:
+    """How to write a value that Hydra cannot read; for a list of texts the user's own, to be copied into a shell."""
+    if _annotation(key) != list[str]:
+        return f"quote special characters: {key}='\"...\"'"
+    inner = text.partition("=")[2].strip()
+    if inner.startswith("["):
+        inner = inner[1:].removesuffix("]").strip()
+    # A comma may stand inside an option (--mail-type=END,FAIL): there only one before a dash separates.
+    parts = re.split(r"\s*,\s*(?=-)" if inner.startswith("-") else r"\s*,\s*", inner)
+    plain = [part[1:-1] if re.fullmatch(r"(['\"]).*\1", part, re.DOTALL) else part for part in parts]
+    return f"write each element in quotes, and all of it in those of the shell: {override_of(key, plain)}"
+
+
+def override_of(key: str, value: Any) -> str:
+    """`key=value` as a word of the shell from which `compose` makes this very value."""
+    text = str(value) if isinstance(value, str) and not value.startswith(("'", '"')) else _written(value)
+    return shlex.quote(f"{key}={text}")
+
+
+def _written(value: Any) -> str:
+    """A value in Hydra's grammar."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = vars(value)
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}:{_written(entry)}" for name, entry in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(_written, value)) + "]"
+    if isinstance(value, str):
+        return _quoted(value) if re.search(r'["\\]', value) else f'"{value}"'
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _quoted(raw: str) -> str:

@@ -108,6 +108,7 @@ class RlSettings(StageSettings):
 @dataclass
 class EvalSettings:
     examples: int = 200  # held-out turns, one a trajectory
+    prompt_tokens: int = 0  # longest prompt, in RL's form; 0 = data.rl_prompt_tokens
     batch_size: int = 32
     max_new_tokens: int = 256
     prompt: str = "stage"  # stage = the form each stage was trained in; rl = the RL form for all

@@ -8,12 +8,12 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 from typing import Any
 
 from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
+from agentworld.data.system_prompts import prompt_sets
 from agentworld.rewards.settings import RUBRICS
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
@@ -51,6 +51,7 @@ NOT_NEGATIVE = (
     *(f"{stage}.router_aux_loss_coef" for stage in ("cpt", "sft", "rl")),
     *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl")),
     *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
+    "eval.prompt_tokens",
     *(f"cluster.{key}" for key in ("gpus_per_node", "cpus_per_task", "signal_seconds")),
 )
 SMALLEST_VOCABULARY = 264  # 256 bytes, the control tokens, and a few merges
@@ -62,7 +63,7 @@ def validate(config: Config) -> None:
     Raises:
         RequestError: the first fault found; the text names the keys and the way out.
     """
-    values = dict(_leaves(config, ""))
+    values = dict(leaves(config))
     for key, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
             raise RequestError(f"{key} must be a finite number, found {value}")
@@ -111,11 +112,12 @@ def _largest_share(mini_batch: int, nproc: int, limit: int) -> str:
     return str(fitting[-1]) if fitting else f"N so that N x {nproc} divides {mini_batch} (raise prompts_per_rollout)"
 
 
-def _leaves(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key and value of every key that can be set, the entries of mappings one by one."""
     for name in type(node).__dataclass_fields__:
         value = getattr(node, name)
         if hasattr(value, "__dataclass_fields__"):
-            yield from _leaves(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         elif isinstance(value, dict):
             yield from ((f"{prefix}{name}.{key}", entry) for key, entry in value.items())
         else:
@@ -222,9 +224,7 @@ def _validate_data(data: DataSettings, stage: str) -> None:
     for category, share in data.mask.keep.items():
         if not 0 <= share <= 1:
             raise RequestError(f"data.mask.keep.{category} is a share in [0, 1], found {share}")
-    sets = sorted(entry.name for entry in files("agentworld.data.prompts").iterdir() if entry.is_dir())
-    sets = [name for name in sets if not name.startswith("_")]
-    _require_choice("data.prompt_set", data.prompt_set, sets)
+    _require_choice("data.prompt_set", data.prompt_set, prompt_sets())
 
 
 def _validate_evaluation(evaluation: EvalSettings) -> None:
@@ -254,7 +254,8 @@ def _validate_cluster(cluster: ClusterSettings, device: str) -> None:
     for option in cluster.extra:
         if not option.startswith("-") or "\n" in option:
             raise RequestError(
-                f"cluster.extra: {option!r} is no sbatch option; for example cluster.extra=[--exclusive]"
+                f"cluster.extra: {option!r} is no sbatch option; for example "
+                """'cluster.extra=["--constraint=h200","--exclusive"]'"""
             )
     if cluster.time:
         try:

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 
 from agentworld.data.errors import ContentError
-from agentworld.data.examples import Example, select_examples
+from agentworld.data.examples import Example, Selection, select_examples
 from agentworld.data.render import Prediction, Renderer
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import hybrid
-from agentworld.train import checkpoint, engine, fidelity, kernels, model, run_directory, stop
+from agentworld.train import checkpoint, engine, fidelity, kernels, model, report, run_directory, stop
 from agentworld.train.config import Config
 
 UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
@@ -87,7 +87,16 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
     if stage == "base" and not weights.exists():
         weights = Path(config.model.path)
     generator = Generator(config, run_dir, weights)
-    examples, too_long = _examples(generator)
+    selection = _selection(generator)
+    examples = selection.examples
+    held_out = {
+        "turns": len(examples),
+        "earlier_turn": selection.earlier,
+        "too_long": selection.too_long,
+        "prompt_tokens": _prompt_limit(config),
+    }
+    if engine.rank() == 0:
+        print(f"{stage}  {report.held_out_turns(held_out)}", flush=True)
     form = EVALUATION_VERSION["rl" if config.eval.prompt == "rl" else stage]
     scored = _predictions(generator, examples, form)
     reward = _sampled_reward(generator, examples[: config.eval.reward_examples]) if stage in ("sft", "rl") else None
@@ -105,7 +114,7 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
             "stage": stage,
             **_training_facts(run_dir / stage),
             "form": form,
-            "examples_too_long": too_long,
+            "held_out": held_out,
             "fidelity": fidelity.fidelity([item for item, _ in scored]),
             "reward": reward,
             "examples": [shown for _, shown in scored[:SHOWN_EXAMPLES]],
@@ -114,21 +123,26 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
     )
 
 
-def _examples(generator: Generator) -> tuple[list[Example], int]:
-    """The held-out turns whose prompt fits `data.rl_prompt_tokens` in RL's form, the same for every stage, and how many
-    do not fit."""
+def _selection(generator: Generator) -> Selection:
+    """The held-out turns, the same for every stage: those whose prompt fits in RL's form."""
     config = generator.config
-    pool = list(read_jsonl(generator.run_dir / "data" / "eval.jsonl"))
-    chosen = select_examples(pool, config.eval.examples, config.seed)
-    limit = config.data.rl_prompt_tokens
-    lengths = [len(_prompt(generator, example, EVALUATION_VERSION["rl"])) for example in chosen]
-    fitting = [example for example, length in zip(chosen, lengths, strict=True) if length <= limit]
-    if not fitting:
+    limit = _prompt_limit(config)
+
+    def fits(example: Example) -> bool:
+        return len(_prompt(generator, example, EVALUATION_VERSION["rl"])) <= limit
+
+    pool = read_jsonl(generator.run_dir / "data" / "eval.jsonl")
+    selection = select_examples(pool, config.eval.examples, config.seed, fits)
+    if not selection.examples:
         raise ContentError(
-            f"all {len(chosen)} held-out prompts are longer than data.rl_prompt_tokens={limit} (the shortest has "
-            f"{min(lengths)} tokens): it limits evaluation in every stage; raise it"
+            f"no turn of the {selection.too_long} held-out trajectories has a prompt of at most {limit} tokens, the "
+            "limit of evaluation in every stage; raise eval.prompt_tokens (0 takes data.rl_prompt_tokens)"
         )
-    return fitting, len(chosen) - len(fitting)
+    return selection
+
+
+def _prompt_limit(config: Config) -> int:
+    return config.eval.prompt_tokens or config.data.rl_prompt_tokens
 
 
 def _predictions(generator: Generator, examples: list[Example], form: str) -> list[tuple[fidelity.Scored, dict]]:

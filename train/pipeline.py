@@ -203,7 +203,7 @@ def _heading(config: Config, step: str) -> str:
     if step == "base":
         return f"base: {config.model.path or 'a model with random weights'}"
     if step.startswith(EVALUATE):
-        return f"evaluate {step.removeprefix(EVALUATE)}: {config.eval.examples} held-out turns"
+        return f"evaluate {step.removeprefix(EVALUATE)}"  # the worker knows how many held-out turns fit, and says it
     return f"{step}: {getattr(config, step).max_steps} steps"
 
 

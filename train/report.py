@@ -44,7 +44,9 @@ def build(run_dir: str | Path) -> dict[str, Any]:
     """The report of a run from the evaluations that it holds.
 
     Returns:
-        {"run", "recipe", "seed", "stages": [...], "baselines": {name: fidelity}, "paired": [...], "examples": [...]}.
+        {"run", "recipe", "seed", "stages": [...], "baselines": {name: fidelity}, "held_out": {...}, "paired": [...],
+        "examples": [...]}. `held_out` says which turns every stage predicted: {"turns", "earlier_turn", "too_long",
+        "prompt_tokens"}, see `held_out_turns`; null for evaluations of an older version.
         `stages` in the order base, cpt, sft, rl. `paired` compares the RL reward of two stages on the same prompts,
         each {"after", "before", "mean", "standard_error", "n"}. `examples` are the first three of the last stage.
 
@@ -67,6 +69,7 @@ def build(run_dir: str | Path) -> dict[str, Any]:
         "seed": config.seed,
         "stages": [_stage(evaluation) for evaluation in evaluations],
         "baselines": _read_json(baselines) if baselines.exists() else {},
+        "held_out": last.get("held_out"),
         "paired": _paired(evaluations),
         "examples": [{"stage": last["stage"], **example} for example in last["examples"][:EXAMPLES]],
     }
@@ -86,6 +89,20 @@ def render(report: Mapping[str, Any]) -> Group:
     for number, example in enumerate(report["examples"], start=1):
         parts += [Text(), *_example(number, example)]
     return Group(*parts)
+
+
+def held_out_turns(counts: Mapping[str, int]) -> str:
+    """How many held-out turns are evaluated, and what the limit of the prompt has changed, in one sentence.
+
+    Args:
+        counts: `turns` that are evaluated, one a trajectory; of these, `earlier_turn` stand for a later turn of their
+            trajectory that does not fit `prompt_tokens`; of `too_long` trajectories none fits.
+    """
+    limit = f"the limit of {counts['prompt_tokens']:,} prompt tokens (eval.prompt_tokens)"
+    moved, left_out = counts["earlier_turn"], counts["too_long"]
+    changes = [f"of {moved:,} trajectories an earlier turn is taken"] if moved else []
+    changes += [f"{left_out:,} trajectories have no turn that fits and are left out"] if left_out else []
+    return f"{counts['turns']:,} held-out turns" + (f"; for {limit}, {', '.join(changes)}" if changes else "")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -154,16 +171,23 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _notes(report: Mapping[str, Any]) -> list[Text]:
-    turns = sorted({stage["fidelity"]["n"] for stage in report["stages"]})
+    turns = _listed(sorted({stage["fidelity"]["n"] for stage in report["stages"]}))
+    held_out = f"{turns} held-out turns" if report["held_out"] is None else held_out_turns(report["held_out"])
     notes = [
-        f"Greedy predictions of {_listed(turns)} held-out turns; exact determ.: exact match where the answer follows "
-        "from the session alone. copy last: the observation before; most frequent: that of the training pools."
+        f"Greedy predictions of {held_out}.",
+        "exact determ.: exact match where the answer follows from the session alone.",
     ]
+    if report["baselines"]:
+        notes[-1] += " copy last: the observation before; most frequent: that of the training pools."
+    absent = [] if any(stage["stage"] == "base" for stage in report["stages"]) else ["base"]
+    absent += [] if report["baselines"] else ["copy last", "most frequent"]
+    if absent:
+        notes.append(f"No row for {', '.join(absent)}: the base was not evaluated in this run; stage=eval does it.")
     sizes = sorted({(s["reward"]["n"], s["reward"]["draws"]) for s in report["stages"] if s["reward"] is not None})
-    held_out = _listed([f"{n} held-out prompts x {draws} draws" for n, draws in sizes])
+    prompts = _listed([f"{n} held-out prompts x {draws} draws" for n, draws in sizes])
     if sizes:
         notes.append(
-            f"RL reward (0 to 25): {held_out} sampled at temperature 1, mean and standard error over prompts; in "
+            f"RL reward (0 to 25): {prompts} sampled at temperature 1, mean and standard error over prompts; in "
             "brackets the greedy answers to the same prompts."
         )
     for pair in report["paired"]:

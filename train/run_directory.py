@@ -25,8 +25,9 @@ from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.train.checkpoint import library_versions
-from agentworld.train.compose import load_recipe, to_yaml
+from agentworld.train.compose import load_recipe, override_of, to_yaml
 from agentworld.train.config import STAGES, Config
+from agentworld.train.contradictions import leaves
 
 LOCK = ".lock"
 FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc", "cluster.")  # may differ between the starts of one run
@@ -144,21 +145,19 @@ def _overwrite(stored: Config, config: Config, run_dir: Path) -> None:
 
 
 def _require_same(stored: Config, new: Config, free: Sequence[str], way_out: str) -> None:
-    old_values, new_values = dict(_leaves(stored)), dict(_leaves(new))
-    for key, value in new_values.items():
-        if old_values[key] != value and not any(key == name or key.startswith(name) for name in free):
-            raise RequestError(
-                f"{key}={value} differs from the {old_values[key]} that the run {new.run.name} was made with; {way_out}"
-            )
-
-
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name in type(node).__dataclass_fields__:
-        value = getattr(node, name)
-        if hasattr(value, "__dataclass_fields__"):
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
+    """Refuse values that differ from those of the run, but for the free keys; the error says what to give again."""
+    old_values, new_values = dict(leaves(stored)), dict(leaves(new))
+    differing = [
+        key
+        for key in dict.fromkeys((*old_values, *new_values))
+        if old_values.get(key) != new_values.get(key) and not any(key == name or key.startswith(name) for name in free)
+    ]
+    if differing:
+        again = " ".join(override_of(key, old_values[key]) for key in differing if key in old_values)
+        raise RequestError(
+            f"the run {new.run.name} was made with other values of {', '.join(differing)}; give {again} again, or "
+            f"{way_out}"
+        )
 
 
 def _remove(paths: Any) -> None:

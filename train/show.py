@@ -10,6 +10,7 @@ from rich.text import Text
 
 from agentworld.data.errors import RequestError
 from agentworld.data.show import Source, View, find, look, terminal_lines
+from agentworld.data.system_prompts import prompt_sets
 from agentworld.train.compose import load_recipe
 from agentworld.train.screen import screen
 
@@ -24,7 +25,7 @@ def show(options: argparse.Namespace) -> int:
         ContentError: a damaged file, run or tokenizer.
     """
     _check(options)
-    source = source_of(options.file, options.seed)
+    source = source_of(options.file, options.seed, options.prompt_set)
     sys.stdout.reconfigure(errors="backslashreplace")  # a pipe may take less than UTF-8
     if options.stats:
         return _stats(options, source)
@@ -37,19 +38,29 @@ def show(options: argparse.Namespace) -> int:
     return DONE
 
 
-def source_of(path: Path, seed: int | None) -> Source:
-    """The file with the settings and the seed of the run in whose data folder it lies, else the defaults."""
+def source_of(path: Path, seed: int | None, prompt_set: str | None) -> Source:
+    """The file with the settings and the seed of the run in whose data folder it lies, else the defaults; `seed` and
+    `prompt_set` take their place where they are given."""
     run_dir = path.absolute().parent.parent
-    if path.absolute().parent.name != "data" or not (run_dir / "recipe.yaml").is_file():
-        return Source(path, seed=seed or 0)
-    config = load_recipe(run_dir)
-    source = Source(path, config.data, config.seed, in_run=True)
+    if path.absolute().parent.name == "data" and (run_dir / "recipe.yaml").is_file():
+        config = load_recipe(run_dir)
+        source = Source(path, config.data, config.seed, in_run=True)
+    else:
+        source = Source(path)
+    if prompt_set is not None:
+        source = replace(source, settings=replace(source.settings, prompt_set=prompt_set))
     return source if seed is None else replace(source, seed=seed)
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.stats and (options.trajectory is not None or options.html is not None or options.mask is not None):
-        raise RequestError("--stats is of the whole file: it goes without --trajectory, --mask and --html")
+    of_one = {name: getattr(options, name) for name in ("trajectory", "mask", "html", "prompt_set")}
+    if options.stats and any(value is not None for value in of_one.values()):
+        raise RequestError(
+            "--stats counts the observations of the whole file: it goes without --trajectory, --mask, --html and "
+            "--prompt-set"
+        )
+    if options.prompt_set is not None and options.prompt_set not in prompt_sets():
+        raise RequestError(f"--prompt-set {options.prompt_set}: no such set; known: {', '.join(prompt_sets())}")
     if options.tokenizer is not None and not options.stats and options.html is None:
         raise RequestError("--tokenizer shows tokens in --html OUT.html or counts them in --stats; add one of them")
     if options.html is None:
@@ -63,17 +74,14 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _stats(options: argparse.Namespace, source: Source) -> int:
+    from agentworld.data.render import Renderer
+    from agentworld.data.show_html import choose_tokenizer
     from agentworld.data.show_stats import file_statistics, tables
 
-    renderer = None
-    if options.tokenizer is not None:
-        from agentworld.data.render import Renderer
-        from agentworld.data.tokenizer import load_tokenizer
-
-        renderer = Renderer(load_tokenizer(options.tokenizer))
-    found = file_statistics(options.file, source, renderer)
+    tokenizer, name = choose_tokenizer(options.tokenizer, find(options.file, None), source)
+    found = file_statistics(options.file, source, Renderer(tokenizer))
     console = screen()
-    for table in tables(found, source, renderer is not None):
+    for table in tables(found, source, name):
         console.print(table, highlight=False, soft_wrap=isinstance(table, Text))
     return DONE
 

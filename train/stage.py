@@ -198,7 +198,10 @@ def finish(stage: Stage, trainer: StageTrainer, held_out: str | None) -> None:
     loss = None
     if held_out is not None:
         assert isinstance(trainer, PackedTrainer)
-        loss = trainer.held_out_loss(stage.rows(held_out))
+        rows = stage.rows(held_out)
+        _say(f"{stage.name}  held-out loss over {len(rows)} rows")
+        loss = trainer.held_out_loss(rows)
+        _say(f"{stage.name}  held-out loss {'-' if loss is None else format(loss, '.3f')}")
     trained = trainer.model_wrapped.module
     config = model.load_config(stage.parent, stage.config.model.dtype)
     layout = stage.config.model.export_layout
@@ -247,6 +250,11 @@ def _add_seconds(stage: Stage, seconds: float) -> None:
     if engine.rank() == 0:
         total = _seconds(stage)["seconds"] + seconds
         run_directory.write_json(stage.directory / "seconds.json", {"seconds": total})
+
+
+def _say(text: str) -> None:
+    if engine.rank() == 0:
+        print(text, flush=True)
 
 
 def _warn(text: str) -> None:

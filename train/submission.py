@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentworld.data.errors import RequestError
+from agentworld.data.visible_text import visible
 from agentworld.slurm import submit as slurm
 from agentworld.train.compose import compose
 from agentworld.train.contradictions import validate_processes
@@ -45,7 +46,7 @@ def submit(overrides: Sequence[str]) -> int:
     try:
         numbers = slurm.submit(jobs)
     except slurm.SubmissionError as error:
-        print(f"agentworld: error: {error}", file=sys.stderr)
+        print(f"agentworld: error: {error}\n{visible(error.said)}", file=sys.stderr)
         return 1
     for job, number in zip(jobs, numbers, strict=True):
         print(f"{job.stage:5s} job {number}  {job.script}")

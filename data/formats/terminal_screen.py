@@ -6,34 +6,20 @@ code.
 """
 
 import copy
-import re
-import unicodedata
 from collections import defaultdict
 from dataclasses import dataclass
 
 import pyte
-from pyte.screens import Char, Savepoint, StaticDefaultDict, wcwidth
+from pyte.screens import Savepoint, wcwidth
+
+from agentworld.data.formats.terminal_cells import CELLS, Line
+from agentworld.data.formats.terminal_codes import ControlCodes
 
 Place = tuple[int, int]  # (line, counted from the first of the recording; column)
 
 MAX_COLUMNS, MAX_ROWS = 1000, 1000  # larger sizes in a header are mistakes and would cost memory
 _IRM = pyte.modes.IRM
 _ALTERNATE, _PASTE = {47, 1047, 1049}, 2004
-_MAX_HELD = 65_536  # an unfinished control string longer than this is text
-
-_STRING = r"[\]PX^_k]"  # OSC, DCS, SOS, PM, APC and the title of `screen`
-_CONTROL = re.compile(
-    r"(?:\x1b\[|\x9b)(?P<parameters>[0-?]*)(?P<between>[ -/]*)(?P<final>[@-~])"
-    rf"|(?:\x1b{_STRING}|\x9d|\x90)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b(?P<charset>[()][0B])"
-    r"|\x1b(?P<escape>[ -/]*[0-Z\\-~])"
-    r"|\x1b\[?|[\x90\x9b\x9d]"  # damaged: what follows is text
-)
-_COLOUR = re.compile(r"\x1b\[[\d;:]*m")  # most of the codes, and none moves text
-_UNFINISHED = re.compile(
-    rf"(?:\x1b(?:\[[0-?]*[ -/]*|{_STRING}[^\x07\x1b\x9c]*\x1b?|[ -/]*)?|[\x9d\x90][^\x07\x1b\x9c]*)\Z"
-)
-_MOST_PARAMETERS = dict.fromkeys("@ABCDEFGJKLMPXade`g", 1) | {"H": 2, "f": 2, "r": 2}
 
 
 @dataclass(frozen=True)
@@ -47,19 +33,6 @@ class Look:
     text: str
     places: list[Place]
     right: str  # what stands to the right of the cursor (a prompt there, a suggestion of the shell)
-
-
-class _Line(StaticDefaultDict):
-    joined = False  # the terminal broke the line at its right edge: the next one continues it
-
-
-class _Cells(dict):
-    def __missing__(self, char: str) -> Char:
-        self[char] = Char(char)
-        return self[char]
-
-
-_CELLS = _Cells()
 
 
 class TerminalScreen(pyte.Screen):
@@ -80,9 +53,9 @@ class TerminalScreen(pyte.Screen):
         self._start: Place = (0, 0)
         self._scrolled: list[tuple[str, bool]] = []  # from the line of the start on: (text, joined)
         self._full_screens: list[tuple[int, str]] = []  # (line before which it stands, text)
-        self._held = self._before = ""
+        self._controls = ControlCodes()
         super().__init__(columns, rows)
-        self.buffer = defaultdict(lambda: _Line(_CELLS[" "]))
+        self.buffer = defaultdict(lambda: Line(CELLS[" "]))
         self._stream = pyte.Stream(self)
         self._stream.use_utf8 = False  # so that line-drawing sets are used, as terminals do
 
@@ -91,13 +64,7 @@ class TerminalScreen(pyte.Screen):
         return self._main is not None
 
     def feed(self, data: str) -> None:
-        data = self._held + data
-        unfinished = _UNFINISHED.search(data, max(0, len(data) - _MAX_HELD))
-        self._held = unfinished[0] if unfinished else ""
-        if self._held:
-            data = data[: unfinished.start()]
-        before, self._before = self._before, data[-1:] or self._before
-        self._stream.feed(_CONTROL.sub(lambda match: _for_pyte(match, before), _COLOUR.sub("", data)))
+        self._stream.feed(self._controls.read(data))
 
     def begin(self, place: Place) -> None:
         """What comes after `place` is new from now on."""
@@ -172,10 +139,10 @@ class TerminalScreen(pyte.Screen):
         self._changes(self.cursor.y)
         line, x = self.buffer[self.cursor.y], self.cursor.x
         if data.isascii() and data.isprintable() and x + len(data) <= self.columns and _IRM not in self.mode:
-            if line.get(x) is _CELLS[""] or line.get(x + len(data)) is _CELLS[""]:
+            if line.get(x) is CELLS[""] or line.get(x + len(data)) is CELLS[""]:
                 pass  # half of a wide character is overwritten: the slow way
             else:
-                line.update(zip(range(x, x + len(data)), map(_CELLS.__getitem__, data), strict=True))
+                line.update(zip(range(x, x + len(data)), map(CELLS.__getitem__, data), strict=True))
                 self.cursor.x = x + len(data)
                 return
         for char in data:
@@ -196,12 +163,12 @@ class TerminalScreen(pyte.Screen):
             self._changes(self.cursor.y)
             line, x = self.buffer[self.cursor.y], self.cursor.x
             if line[x].data == "" and x > 0:
-                line[x - 1] = _CELLS[" "]  # the right half of a wide character is overwritten
-            line[x] = _CELLS[char]
+                line[x - 1] = CELLS[" "]  # the right half of a wide character is overwritten
+            line[x] = CELLS[char]
             if width == 2:
-                line[x + 1] = _CELLS[""]
-            if line.get(x + width) is _CELLS[""]:
-                line[x + width] = _CELLS[" "]
+                line[x + 1] = CELLS[""]
+            if line.get(x + width) is CELLS[""]:
+                line[x + width] = CELLS[" "]
             self.cursor.x = x + width
 
     def index(self) -> None:
@@ -280,10 +247,7 @@ class TerminalScreen(pyte.Screen):
         line = self.buffer.get(y)
         if not line:
             return " " * max(0, (stop or 0) - column), False
-        last = max(line) + 1 if stop is None else stop
-        text = "".join([line[x].data for x in range(column, last)])
-        joined = line.joined and stop is None
-        return (text if joined or stop is not None else text.rstrip(" ")), joined
+        return line.read(column, stop)
 
     def _fit(self, lines: int) -> None:
         while self.cursor.y >= lines:
@@ -313,7 +277,7 @@ class TerminalScreen(pyte.Screen):
 
     def _enter_alternate(self) -> None:
         self._main = (self.buffer, copy.copy(self.cursor), self.margins, list(self.savepoints))
-        self.buffer, self.margins = defaultdict(lambda: _Line(_CELLS[" "])), None
+        self.buffer, self.margins = defaultdict(lambda: Line(CELLS[" "])), None
         self.was_alternate = True
 
     def _combine(self, char: str) -> None:
@@ -321,36 +285,4 @@ class TerminalScreen(pyte.Screen):
         y, x = self.cursor.y, self.cursor.x - 1
         if x < 0:
             return
-        line = self.buffer[y]
-        if line[x].data == "" and x > 0:
-            x -= 1
-        line[x] = Char(unicodedata.normalize("NFC", line[x].data + char))
-
-
-def _for_pyte(match: re.Match, before: str) -> str:
-    """A control code in a form that pyte handles, or nothing: colours, titles, and codes that do not move text.
-
-    pyte prints the rest of codes that it does not know, and raises on superfluous or unknown parameters.
-    """
-    final = match["final"]
-    if final is None:
-        keep = match["charset"] or (match["escape"] if match["escape"] in tuple("cDEHM78") else None)
-        return "\x1b" + keep if keep else ""
-    parameters = match["parameters"]
-    private = parameters.startswith("?")
-    numbers = parameters[private:]
-    if match["between"] or not re.fullmatch(r"[\d;]*", numbers):
-        return ""
-    if final in "hl":
-        return match[0] if private or set(numbers.split(";")) <= {"4", "20"} else ""
-    if private:
-        return ""
-    if final in "su" and not numbers:
-        return "\x1b7" if final == "s" else "\x1b8"
-    if final == "b":  # repeat the character before
-        before = match.string[match.start() - 1] if match.start() else before
-        return before * min(int(numbers[-9:] or 1), MAX_COLUMNS) if before.isprintable() and ";" not in numbers else ""
-    most = _MOST_PARAMETERS.get(final)
-    if most is None or (final in "JK" and numbers.split(";")[0] not in ("", "0", "1", "2")):
-        return ""  # CSI 3 J clears what has scrolled away: nothing on the screen
-    return f"\x1b[{';'.join(number[-9:] for number in numbers.split(';')[:most])}{final}"
+        self.buffer[y].combine(x, char)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 USER, HOST, HOME = "user", "box", "/home/user"
-MODES = ("namespace", "plain")
 # Root drops to an id that no distribution hands out, so that a session shares its id with nobody on the host.
 SESSION_ID = 61000
 NAMESPACE_ID = 1000  # what the one mapped id is called inside a user namespace

@@ -14,10 +14,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.formats import native
+from agentworld.data.formats.container import DamagedError, look
 from agentworld.data.record.commands import MIXES, NEEDS, weights
 from agentworld.data.record.pool import ModeRefused, Pool
 from agentworld.data.settings import RecordSettings
@@ -40,12 +43,15 @@ def record(
         version), seconds, turns_per_s.
 
     Raises:
-        RequestError: a setting or the path is not usable; found before any work is done.
+        RequestError: a setting or the path is not usable, or the path holds something else than trajectories, which
+            would be replaced; found before any work is done.
         ContentError: every session was dropped, or a worker failed.
     """
     out = Path(out)
     _validate(settings)
     _require_writable(out)
+    if out.exists():
+        say(f"record: {out} exists; it is replaced when the new trajectories are complete")
     started = time.monotonic()
     workers = min(settings.workers or 2 * _cores(), settings.count)
     partial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
@@ -53,15 +59,7 @@ def record(
         pool = _open_pool(stack, settings, workers, mode, say)
         left_out = _left_out(settings.mix, pool, say)
         counts = _Counts(settings.count, say)
-        job = {
-            "seed": seed,
-            "count": settings.count,
-            "mix": settings.mix,
-            "min_turns": settings.min_turns,
-            "max_turns": settings.max_turns,
-            "command_timeout": settings.command_timeout,
-            "max_output_chars": settings.max_output_chars,
-        }
+        job = {"seed": seed, **asdict(settings)}
         try:
             with open(partial, "w", encoding="utf-8") as file:
                 for message in in_order(pool.run(job)):
@@ -83,6 +81,29 @@ def record(
         }
     seconds = time.monotonic() - started
     return counts.as_dict() | facts | {"seconds": round(seconds, 2), "turns_per_s": round(counts.turns / seconds, 1)}
+
+
+def summary(counts: dict[str, Any], out: Path) -> str:
+    """What `record` returned, for the screen."""
+    turns, dropped = counts["turns"], counts["dropped"]
+    same = f"{100 * counts['deterministic'] / turns:.1f} %"
+    reasons = ", ".join(f"{count} x {reason}" for reason, count in dropped.items())
+    families = ", ".join(f"{name} {count}" for name, count in counts["families"].items())
+    where = {"namespace": "in private namespaces", "plain": "without namespaces, in a temporary directory"}
+    lines = [
+        f"{out}: {counts['kept']} trajectories of {counts['sessions']} sessions, {turns} turns; "
+        f"{counts['seconds']:.1f} s, {counts['turns_per_s']:.0f} turns/s",
+        f"  {counts['deterministic']} turns ({same}) were the same in both runs of their session: deterministic",
+        f"  sessions dropped: {reasons or 'none'}",
+        f"  turns by family of commands: {families}",
+    ]
+    if counts["families_left_out"]:
+        lines.append(f"  families left out, their programs are missing: {', '.join(counts['families_left_out'])}")
+    programs = ", ".join(
+        version if name in version.lower() else f"{name} {version}" for name, version in counts["programs"].items()
+    )
+    lines.append(f"  recorded by {counts['workers']} processes {where[counts['isolation']]}; {programs}")
+    return "\n".join(lines)
 
 
 def in_order(messages: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -194,9 +215,21 @@ def _require_writable(out: Path) -> None:
         raise RequestError(f"{out}: is a directory; name a file")
     if not out.parent.is_dir():
         raise RequestError(f"{out}: the directory {out.parent} does not exist; make it first")
+    if out.exists() and not (out.is_file() and _holds_trajectories(out)):
+        raise RequestError(f"{out}: holds something else than trajectories, which would be replaced; name another file")
     trial = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         trial.touch(exist_ok=False)
         trial.unlink()
     except OSError as error:
         raise RequestError(f"{out}: cannot be written: {error.strerror}; choose another path") from None
+
+
+def _holds_trajectories(path: Path) -> bool:
+    """Whether a file may be replaced: an earlier recording or import, or nothing at all."""
+    if path.stat().st_size == 0:
+        return True
+    try:
+        return native.FORMAT.matches(look(path))
+    except (DamagedError, OSError):
+        return False

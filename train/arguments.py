@@ -1,0 +1,30 @@
+"""What the arguments of a verb may be: types of argparse, whose errors name the value."""
+
+import argparse
+
+
+def positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
+    return number
+
+
+positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
+
+
+def not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return number
+
+
+not_negative.__name__ = "integer"
+
+
+def shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N-1, for example 0/8")
+    return int(index), int(count)
