@@ -52,7 +52,7 @@ def example(trajectory: Trajectory, index: int) -> Example:
 
 def one_turn(trajectory: Trajectory, seed: int) -> int:
     """The one turn that a trajectory gives (arXiv:2606.24597 section 3.1.2): uniform over its targets, the same on
-    every call. `filters.apply` has dropped trajectories without a target."""
+    every call. `filters.passing` has dropped trajectories without a target."""
     targets = [index for index, turn in enumerate(trajectory.turns) if turn.is_target]
     assert targets, f"{trajectory.id} has no turn that may be predicted"
     return targets[draws.choice(len(targets), "one-turn", seed, trajectory.id)]
