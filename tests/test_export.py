@@ -163,7 +163,8 @@ def test_an_export_holds_the_largest_parameter_and_its_gathered_copy(tmp_path) -
     for rank in on_ranks(2, program, tmp_path, timeout=600):
         for case, (peak, largest, total) in rank.items():
             assert total > 5 * largest and largest >= 16 << 20, "held at once, it would show"
-            assert peak < 2 * largest + (6 << 20), f"{case}: {peak >> 20} MiB for a parameter of {largest >> 20} MiB"
+            # The copy that is written, the gathered one, and buffers of the collective and the allocator.
+            assert peak < 3 * largest, f"{case}: {peak >> 20} MiB for a parameter of {largest >> 20} MiB"
 
 
 def bytes_of(tensor: torch.Tensor) -> list[int]:
