@@ -85,7 +85,11 @@ def divided_batch(tokens: tuple[int, ...]) -> dict[str, torch.Tensor]:
     """A row of one repeated token each, labels at random."""
     draw = torch.Generator().manual_seed(9)
     ids = torch.tensor(tokens)[:, None].expand(ROWS, TOKENS).contiguous()
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": torch.randint(3, VOCABULARY, ids.shape, generator=draw)}
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": torch.randint(3, VOCABULARY, ids.shape, generator=draw),
+    }
 
 
 # --- the oracle: plain transformers, one row at a time, no DeepSpeed
@@ -194,7 +198,9 @@ def matrix() -> dict[str, dict[str, list[float]]]:
     """ZeRO {1, 2, 3} x expert parallelism {1, 2} x accumulation {1, 2} x balance loss {off, on}."""
     start()
     return {
-        f"{stage}-{degree}-{accumulation}-{balance}": trajectory_on_ranks(settings_of(stage, degree), accumulation, balance)
+        f"{stage}-{degree}-{accumulation}-{balance}": trajectory_on_ranks(
+            settings_of(stage, degree), accumulation, balance
+        )
         for stage in (1, 2, 3)
         for degree in (1, 2)
         for accumulation in (1, 2)
@@ -218,7 +224,9 @@ def whole(parameter: nn.Parameter) -> torch.Tensor:
         return parameter.detach().clone()
 
 
-def local_parts(module: nn.Module, reference: dict[str, torch.Tensor]) -> Iterator[tuple[str, nn.Parameter, torch.Tensor]]:
+def local_parts(
+    module: nn.Module, reference: dict[str, torch.Tensor]
+) -> Iterator[tuple[str, nn.Parameter, torch.Tensor]]:
     """Each parameter of this rank beside the part of the plain model's tensor that it stands for."""
     layers = dict(module.named_modules())
     for name, parameter in module.named_parameters():
@@ -293,10 +301,14 @@ def steps() -> dict[str, dict[str, Any]]:
     for stage in (1, 2, 3):
         for degree in (1, 2):
             for checkpointing in (False, True):
-                found[f"padded-{stage}-{degree}-{checkpointing}"] = one_step(build, padded_batch(), stage, degree, checkpointing)
+                found[f"padded-{stage}-{degree}-{checkpointing}"] = one_step(
+                    build, padded_batch(), stage, degree, checkpointing
+                )
     for stage, degree in ((1, 1), (3, 2)):
         for checkpointing in (False, True):
-            found[f"ties-{stage}-{degree}-{checkpointing}"] = one_step(build_with_ties, padded_batch(), stage, degree, checkpointing)
+            found[f"ties-{stage}-{degree}-{checkpointing}"] = one_step(
+                build_with_ties, padded_batch(), stage, degree, checkpointing
+            )
     for stage in (1, 2, 3):  # rank 0 holds experts 0 to 3: each rank's tokens need the other's, then only rank 0's
         found[f"crossed-{stage}"] = one_step(build_divided, divided_batch((3, 3, 2, 2)), stage, 2, False)
         found[f"one-sided-{stage}"] = one_step(build_divided, divided_batch((2, 2, 2, 2)), stage, 2, False)

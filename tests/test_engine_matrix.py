@@ -28,8 +28,8 @@ def of_kind(steps: dict[str, dict[str, Any]], *kinds: str) -> dict[str, dict[str
 
 
 def test_the_matrix_trains_as_one_process_does(tmp_path) -> None:
-    """The balance loss is taken a micro-batch and a rank, so the reference takes it over the same parts. Where it is on,
-    a choice of the router that hangs on the last digit may tip in the steps that repeat data: those get more room."""
+    """The balance loss is taken for each micro-batch of a rank, and so in the reference. Where it is on, a choice of
+    the router that hangs on the last digit may tip in the steps that repeat data: those get more room."""
     found = on_two_ranks("matrix", tmp_path)
     assert len(found) == 24
     references = {(0.0, 1): trajectory(1, 0.0), (0.0, 2): trajectory(1, 0.0)}
@@ -73,7 +73,7 @@ def test_ties_are_routed_alike_when_they_are_computed_again(steps) -> None:
 
 
 def test_ranks_whose_tokens_need_other_experts_train(steps) -> None:
-    """Fault 16: rank 0 holds experts 0 to 3. Its tokens all go to rank 1 and the other way round; then all of both go to
+    """Fault 16: rank 0 holds experts 0 to 3. Its tokens all go to rank 1 and the other way round; then all tokens go to
     rank 0, and the experts of rank 1 get nothing."""
     for case, found in of_kind(steps, "crossed", "one-sided").items():
         assert found["worst"][1] < 1e-3, (case, found["worst"])
@@ -85,3 +85,50 @@ def test_ranks_whose_tokens_need_other_experts_train(steps) -> None:
 def test_a_model_without_matching_blocks_is_refused(steps) -> None:
     text = steps["unmatched"]["refusal"]
     assert "engine.expert_parallel=2" in text and "0 of 2 layers" in text
+
+
+UNEVEN = """
+import sys
+sys.path.insert(0, {folder!r})
+from pathlib import Path
+from accelerate.state import AcceleratorState, GradientState
+from test_gspo import made_trainer
+from agentworld.train import engine, kernels
+from agentworld.train.config import EngineSettings, ModelSettings
+from agentworld.train.trainers import GspoTrainer
+
+class Uneven(GspoTrainer):
+    def __init__(self, *args, model, **kwargs):
+        def generate(*given, **options):
+            length = 2 if engine.rank() == 0 else 24
+            out = type(model).generate(model, *given, **options, min_new_tokens=length, max_new_tokens=length)
+            prompts = given[0] if given else options["input_ids"]
+            generated.append(out.shape[1] - prompts.shape[1])
+            return out
+        model.generate = generate
+        super().__init__(*args, model=model, **kwargs)
+
+kernels.install()
+result = {{}}
+for stage in (1, 3):
+    generated = []
+    settings = EngineSettings(zero_stage=stage, expert_parallel=2, device="cpu")
+    engine.start_rank(settings)
+    AcceleratorState._reset_state()
+    GradientState._reset_state()
+    trainer = made_trainer(
+        Path({out!r}), trainer_class=Uneven, per_device_train_batch_size=2, steps_per_generation=2, max_steps=2,
+        deepspeed=engine.deepspeed_config(settings, ModelSettings(dtype="float32")), max_completion_length=24,
+    )
+    trainer.train()
+    result[stage] = {{"lengths": generated, "steps": trainer.state.global_step}}
+"""
+
+
+def test_ranks_that_generate_different_lengths_do_not_wait_for_ever(tmp_path) -> None:
+    """In AutoEP's and ZeRO-3's collectives all ranks take part, or none: `GspoTrainer` generates with synced_gpus."""
+    program = UNEVEN.format(folder=str(Path(__file__).parent), out=str(tmp_path / "out"))
+    first, second = on_ranks(2, program, tmp_path, timeout=600)
+    for stage in ("1", "3"):
+        assert set(first[stage]["lengths"]) == {2} and set(second[stage]["lengths"]) == {24}
+        assert first[stage]["steps"] == second[stage]["steps"] == 2

@@ -95,14 +95,14 @@ def test_the_defaults_are_those_of_deepspeed() -> None:
     [
         (["engine.zero_stage=0"], ["engine.zero_stage=0", "1, 2, 3"]),
         (["engine=zero1", "engine.offload_param=cpu"], ["engine.offload_param=cpu", "engine.zero_stage=3"]),
-        (["engine=zero3", "engine.allgather_bucket_size=5"], ["engine.allgather_bucket_size=5", "engine.zero_stage=1 or 2"]),
+        (["engine=zero3", "engine.allgather_bucket_size=5"], ["engine.allgather_bucket_size=5", "1 or 2"]),
         (["engine=zero2", "engine.sub_group_size=5"], ["engine.sub_group_size=5", "engine.zero_stage=3"]),
         (["engine.pin_memory=false"], ["engine.pin_memory=false", "engine.offload_optimizer=cpu"]),
         (["engine.use_grouped_mm=false"], ["engine.use_grouped_mm=false", "engine.expert_parallel"]),
         (["engine.offload_optimizer=nvme"], ["engine.offload_optimizer=nvme", "none, cpu"]),
         (["engine.reduce_bucket_size=0"], ["engine.reduce_bucket_size", "greater than 0"]),
         (["engine.communication_data_type=bfloat16"], ["engine.communication_data_type=bfloat16", "float32"]),
-        (["engine.expert_parallel=2", "engine.use_grouped_mm=false", "engine.gate_up_impl=fused"], ["use_grouped_mm=true"]),
+        (["engine.expert_parallel=2", "engine.use_grouped_mm=false", "engine.gate_up_impl=fused"], ["grouped_mm=true"]),
         (["engine.expert_parallel=2", "engine.combine_impl=fused_weighted_sum"], ["Triton", "GPU"]),
         (["engine.expert_parallel=2", "engine.async_split_plan=true"], ["engine.async_split_plan=true", "GPU"]),
         (["engine.expert_parallel=16", "nproc=16"], ["engine.expert_parallel=16", "model.architecture.num_experts=8"]),
@@ -126,6 +126,8 @@ def test_what_deepspeed_cannot_do_is_refused_with_the_reason(overrides, said) ->
 def test_the_experts_of_a_given_model_decide(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"text_config": {"num_experts": 6}}))
     given = ["recipe=smoke", f"model.path={tmp_path}", "nproc=4"]
-    with pytest.raises(RequestError, match=r"engine\.expert_parallel=4 does not divide num_experts of .*config\.json=6"):
+    with pytest.raises(
+        RequestError, match=r"engine\.expert_parallel=4 does not divide num_experts of .*config\.json=6"
+    ):
         compose([*given, "engine.expert_parallel=4"])
     compose([*given, "engine.expert_parallel=2"])

@@ -8,7 +8,6 @@ from agentworld.train.config import EngineSettings, ModelSettings
 from agentworld.train.engine_limits import READ_WHEN
 from agentworld.train.launch import free_port
 
-
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # DeepSpeed's names
 ZERO_KEYS = (
     "reduce_bucket_size",

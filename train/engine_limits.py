@@ -1,8 +1,8 @@
 """What DeepSpeed cannot do, or would silently ignore, refused before anything starts. Imports no torch.
 
-DeepSpeed takes a key that it does not read without a word (AutoEP's parser: deepspeed/module_inject/auto_ep_config.py:42),
-and finds some contradictions only when the model is built. Which key is read under which condition stands in `READ_WHEN`;
-`engine.deepspeed_config` renders by the same table.
+DeepSpeed says nothing about a key that it does not read (AutoEP's parser: deepspeed/module_inject/auto_ep_config.py:42)
+and finds some contradictions only when the model is built. Which key is read under which condition stands in
+`READ_WHEN`; `engine.deepspeed_config` renders by the same table.
 """
 
 import json

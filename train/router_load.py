@@ -1,12 +1,12 @@
 """How many tokens each expert gets: counted on all ranks, logged every step, with a warning for dead and hot experts.
 
-    metrics.jsonl, W&B    router/load_max_over_mean, router/load_min_over_mean: the fullest and the emptiest expert of a
-                          layer against an even share, of the worst layer; router/dead_experts: experts, over all layers,
-                          without a token in this step
+    metrics.jsonl, W&B           a step: router/load_max_over_mean, router/load_min_over_mean (the fullest and the
+                                 emptiest expert against the even share of their layer, over all layers) and
+                                 router/dead_experts (over all layers, without a token in this step)
     <stage>/router_load.jsonl    every `WINDOW_STEPS` steps: step, steps, counts[layer][expert] summed over the window
 
-A count is one token and one of its chosen experts. AutoEP's own buffer `tokens_per_expert` is not used: it belongs to one
-rank, is never reset, counts padding, and counts twice under activation checkpointing
+A count is one token and one of its chosen experts. AutoEP's own buffer `tokens_per_expert` is not used: it belongs to
+one rank, is never reset, counts padding, and counts twice under activation checkpointing
 (deepspeed/module_inject/auto_ep_layer.py:981).
 """
 
@@ -96,7 +96,7 @@ class RouterLoad:
 
 
 class RouterLoadCallback(TrainerCallback):
-    """Adds the router's load to the trainer's log, on every rank; must stand before `ProgressCallback`, which writes it.
+    """Adds the router's load to the trainer's log, on every rank; stands before `ProgressCallback`, which writes it.
 
     It also refuses to train when `expert_parallel` was asked for and DeepSpeed has not divided the experts.
     """
@@ -172,18 +172,19 @@ class Window:
             if even < JUDGED_TOKENS:
                 continue
             limit = min(HOT * even, HOT_TOKENS * counts.sum().item() / self._top_k)
-            warnings += self._named("dead", layer, counts == 0, "got no token")
-            warnings += self._named("hot", layer, counts > limit, f"got more than {limit / even:.1f} times an even share")
+            warnings += self._named(layer, counts == 0, "got no token")
+            warnings += self._named(layer, counts > limit, f"got more than {limit / even:.1f} times an even share")
         self._counts, self.steps = None, 0
         return warnings, row
 
-    def _named(self, kind: str, layer: int, found: torch.Tensor, said: str) -> list[str]:
-        new = [expert for expert in found.nonzero().flatten().tolist() if (kind, layer, expert) not in self._known]
+    def _named(self, layer: int, found: torch.Tensor, said: str) -> list[str]:
+        new = [expert for expert in found.nonzero().flatten().tolist() if (said, layer, expert) not in self._known]
         if not new:
             return []
-        self._known |= {(kind, layer, expert) for expert in new}
-        names = ", ".join(map(str, new[:NAMED_EXPERTS])) + (f" and {len(new) - NAMED_EXPERTS} more" * (len(new) > NAMED_EXPERTS))
-        return [f"router: layer {layer}, expert {names} {said} in the last {self.steps} steps"]
+        self._known |= {(said, layer, expert) for expert in new}
+        names = ", ".join(map(str, new[:NAMED_EXPERTS]))
+        others = f" and {len(new) - NAMED_EXPERTS} more" if len(new) > NAMED_EXPERTS else ""
+        return [f"router: layer {layer}, expert {names}{others} {said} in the last {self.steps} steps"]
 
 
 def summary(counts: torch.Tensor) -> dict[str, float]:
