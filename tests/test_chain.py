@@ -12,8 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from agentworld.data.render import Renderer
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import system_prompt
-from agentworld.train import checkpoint, kernels, stage
+from agentworld.train import checkpoint, kernels
 from agentworld.train.compose import load_recipe
+from agentworld.train.stage import open_stage
 
 
 def test_a_signal_leaves_a_whole_checkpoint_and_says_how_to_go_on(chain) -> None:
@@ -62,9 +63,9 @@ def test_the_kernels_in_use_are_stored_and_a_slow_path_is_named(chain, tmp_path,
     """Fault 29."""
     assert json.loads((chain["run"] / "run.json").read_text())["kernels"] == kernels.install()
     run = reopened(chain, tmp_path, "slow", "sft")
-    slow = {"delta_rule": "torch, documents as a padded batch", "convolution": "causal_conv1d", "device": "NVIDIA H200"}
+    slow = kernels.install() | {"delta_rule": "torch, documents as a padded batch", "device": "NVIDIA H200"}
     monkeypatch.setattr(kernels, "install", lambda: slow)
-    stage.open_stage("sft", load_recipe(run), run)
+    open_stage("sft", load_recipe(run), run)
     warned = capsys.readouterr().err
     assert warned.count("WARNING") == 1 and "flash-linear-attention" in warned
     assert json.loads((run / "run.json").read_text())["kernels"] == slow

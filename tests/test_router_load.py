@@ -60,8 +60,8 @@ def test_a_step_logs_its_fullest_and_emptiest_expert() -> None:
 
 def test_dead_and_hot_experts_are_named_once_with_their_layer_and_window() -> None:
     window = Window(top_k=8)
-    counts = torch.full((2, 256), 100)
-    counts[1, 7], counts[1, 9] = 0, int(100 * HOT * 1.1)
+    counts = torch.full((2, 256), 200)
+    counts[1, 7], counts[1, 9] = 0, int(200 * HOT * 1.1)
     for _ in range(3):
         window.add(counts)
     warnings, row = window.close(step=30)
