@@ -14,7 +14,8 @@ from transformers import Qwen3_5MoeForCausalLM
 from agentworld.train import model
 from agentworld.train.config import ArchitectureSettings, EngineSettings, ModelSettings
 
-STEPS = 12  # the first 8 on fresh data, the last 4 on the first batches again: those show the updates
+FRESH = 8  # steps on data that was not seen before; with the balance loss a run ends there
+STEPS = 12  # the last 4 see the first batches again: they show the updates
 ROWS, TOKENS, VOCABULARY, EXPERTS = 4, 48, 64, 8
 BALANCE = 0.1  # coefficient of the balance loss where it is on: large, a wrong one must not hide
 LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
@@ -70,7 +71,7 @@ def build_divided() -> Qwen3_5MoeForCausalLM:
 
 def batches() -> list[torch.Tensor]:
     draw = torch.Generator().manual_seed(7)
-    return [torch.randint(3, VOCABULARY, (ROWS, TOKENS), generator=draw) for _ in range(8)]
+    return [torch.randint(3, VOCABULARY, (ROWS, TOKENS), generator=draw) for _ in range(FRESH)]
 
 
 def padded_batch() -> dict[str, torch.Tensor]:
@@ -96,12 +97,12 @@ def divided_batch(tokens: tuple[int, ...]) -> dict[str, torch.Tensor]:
 
 
 def trajectory(micro_batches: int, balance: float) -> tuple[list[float], list[float]]:
-    """Losses and gradient norms of STEPS steps of torch's AdamW in one process."""
+    """Losses and gradient norms of torch's AdamW in one process."""
     plain = build()
     plain.router_aux_loss_coef = balance
     optimizer = torch.optim.AdamW(plain.parameters(), LEARNING_RATE, BETAS, EPSILON, WEIGHT_DECAY)
     losses, norms, data = [], [], batches()
-    for step in range(STEPS):
+    for step in range(FRESH if balance else STEPS):
         total = 0.0
         for ids in data[step % len(data)].chunk(micro_batches):
             loss = plain(ids, labels=ids, use_cache=False, output_router_logits=balance > 0).loss / micro_batches
@@ -179,7 +180,7 @@ def trajectory_on_ranks(settings: EngineSettings, accumulation: int, balance: fl
     built.router_aux_loss_coef = balance
     made = wrapped(settings, built, rows, accumulation)
     losses, norms, data = [], [], batches()
-    for step in range(STEPS):
+    for step in range(FRESH if balance else STEPS):
         total = torch.zeros(())
         for micro in range(accumulation):
             ids = data[step % len(data)].split(rows)[micro * ranks + rank]
@@ -265,7 +266,7 @@ def one_step(builder, batch: dict[str, torch.Tensor], stage: int, degree: int, c
     if checkpointing:
         built.gradient_checkpointing_enable({"use_reentrant": False})
     made = wrapped(settings_of(stage, degree), built.train(), ROWS // 2, 1, type="SGD", params={"lr": 1.0})
-    load = RouterLoad(made.module)
+    load = RouterLoad(made.module, torch.device("cpu"))
     mine = halves(batch)[dist.get_rank()]
     out = made(**mine, use_cache=False, output_router_logits=True)
     with torch.no_grad():  # an evaluation between the two: not counted

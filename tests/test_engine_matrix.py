@@ -5,11 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_cases import BALANCE, STEPS, batches, padded_batch, trajectory
+from engine_cases import BALANCE, FRESH, STEPS, padded_batch, trajectory
 from ranks import on_ranks
 
 PROGRAM = "import sys\nsys.path.insert(0, {folder!r})\nimport engine_cases\nresult = engine_cases.{name}()\n"
-REPEATED = len(batches())  # steps from here on repeat data
 
 
 def on_two_ranks(name: str, tmp_path: Path) -> dict[str, Any]:
@@ -28,21 +27,20 @@ def of_kind(steps: dict[str, dict[str, Any]], *kinds: str) -> dict[str, dict[str
 
 
 def test_the_matrix_trains_as_one_process_does(tmp_path) -> None:
-    """The balance loss is taken for each micro-batch of a rank, and so in the reference. Where it is on, a choice of
-    the router that hangs on the last digit may tip in the steps that repeat data: those get more room."""
+    """Losses and gradient norms of every step. The balance loss is taken for each micro-batch of a rank, and so in the
+    reference; on repeated data its choices may hang on the last digit, so those steps are compared without it."""
     found = on_two_ranks("matrix", tmp_path)
     assert len(found) == 24
-    references = {(0.0, 1): trajectory(1, 0.0), (0.0, 2): trajectory(1, 0.0)}
+    references = {(0.0, 1): trajectory(1, 0.0)}
     references |= {(BALANCE, accumulation): trajectory(2 * accumulation, BALANCE) for accumulation in (1, 2)}
+    references[0.0, 2] = references[0.0, 1]
+    plain = references[0.0, 1][0]
+    assert len(plain) == STEPS and max(plain[FRESH:]) < min(plain[:FRESH]) - 0.1, "repeated data show what was learnt"
     for case, ran in found.items():
         accumulation, balance = int(case.split("-")[2]), float(case.split("-")[3])
         losses, norms = references[balance, accumulation]
-        assert len(ran["losses"]) == STEPS
-        assert max(losses[REPEATED:]) < min(losses[:REPEATED]) - 0.1, "repeated data must show what was learnt"
-        certain = STEPS if balance == 0 else REPEATED
-        assert ran["losses"][:certain] == pytest.approx(losses[:certain], abs=1e-5), case
-        assert ran["norms"][:certain] == pytest.approx(norms[:certain], rel=1e-4), case
-        assert ran["losses"] == pytest.approx(losses, abs=1e-2), case
+        assert ran["losses"] == pytest.approx(losses, abs=1e-5), case
+        assert ran["norms"] == pytest.approx(norms, rel=1e-3), case
 
 
 def test_a_step_equals_plain_transformers(steps) -> None:

@@ -11,11 +11,13 @@ from engine_cases import build, naive_losses, padded_batch
 from agentworld.train import router_load
 from agentworld.train.router_load import HOT, WINDOW_STEPS, RouterLoad, RouterLoadCallback, Window, summary
 
+CPU = torch.device("cpu")
+
 
 def test_padding_changes_neither_the_balance_loss_nor_the_counts() -> None:
     """Fault 3: against rows without padding, counted one token at a time."""
     plain, batch = build().train(), padded_batch()
-    load = RouterLoad(plain)
+    load = RouterLoad(plain, CPU)
     padded = plain(**batch, use_cache=False, output_router_logits=True)
     counted = load.take()
     with torch.no_grad():
@@ -28,7 +30,7 @@ def test_padding_changes_neither_the_balance_loss_nor_the_counts() -> None:
 
 def test_only_forwards_that_train_are_counted() -> None:
     plain, batch = build().train(), padded_batch()
-    load = RouterLoad(plain)
+    load = RouterLoad(plain, CPU)
     with torch.no_grad():
         plain(**batch, use_cache=False)
     plain.eval()(**batch, use_cache=False)
@@ -43,7 +45,7 @@ def test_only_forwards_that_train_are_counted() -> None:
 
 def test_a_mask_that_is_no_padding_mask_is_refused() -> None:
     plain = build().train()
-    RouterLoad(plain)
+    RouterLoad(plain, CPU)
     with pytest.raises(ValueError, match="padding would be counted"):
         plain(torch.ones(1, 4, dtype=torch.long), attention_mask=torch.ones(1, 1, 4, 4), use_cache=False)
 
@@ -95,13 +97,13 @@ class Steps:
 
     def __init__(self, tmp_path, monkeypatch, counts: torch.Tensor) -> None:
         fake = SimpleNamespace(top_k=2, take=lambda: counts, remove=lambda: None)
-        monkeypatch.setattr(router_load, "RouterLoad", lambda model: fake)
+        monkeypatch.setattr(router_load, "RouterLoad", lambda model, device: fake)
         self.callback = RouterLoadCallback(tmp_path, expert_parallel=1)
         self.path = tmp_path / "router_load.jsonl"
 
     def train(self, steps: range, to_the_end: bool = True) -> list[dict]:
         state = SimpleNamespace(is_world_process_zero=True, global_step=steps.start - 1)
-        self.callback.on_train_begin(None, state, None, model=None)
+        self.callback.on_train_begin(SimpleNamespace(device=CPU), state, None, model=None)
         logged = []
         for state.global_step in steps:
             logs = {"loss": 1.0}

@@ -41,8 +41,11 @@ class RouterLoad:
     forward of activation checkpointing: that one runs in the backward pass, outside the forward of the model's body.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, device: torch.device) -> None:
         """
+        Args:
+            device: where the model computes; its parameters may lie elsewhere (`engine.offload_param`).
+
         Raises:
             ValueError: the model has no router of a known class.
         """
@@ -50,7 +53,6 @@ class RouterLoad:
         if not routers:
             raise ValueError(f"{type(model).__name__} holds none of {', '.join(kind.__name__ for kind in CHOSEN)}")
         self.top_k: int = routers[0].top_k
-        device = next(model.parameters()).device
         self._counts = torch.zeros(len(routers), routers[0].num_experts, dtype=torch.int64, device=device)
         self._counting = False
         self._real: torch.Tensor | None = None  # [tokens], 1 for a token and 0 for padding
@@ -110,7 +112,7 @@ class RouterLoadCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs
     ) -> None:
         engine.require_expert_parallel(model, self._degree)
-        self._load = RouterLoad(model)
+        self._load = RouterLoad(model, args.device)
         self._window = Window(self._load.top_k)
         if state.is_world_process_zero:
             cut_after(self._path, state.global_step)
