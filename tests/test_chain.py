@@ -7,14 +7,15 @@ import re
 import shutil
 
 import pytest
-from small_run import metrics, rows_of, start, work
+from small_run import metrics, reopened, rows_of, start, work
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentworld.data.render import Renderer
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import system_prompt
-from agentworld.train import checkpoint
+from agentworld.train import checkpoint, kernels
 from agentworld.train.compose import load_recipe
+from agentworld.train.stage import open_stage
 
 
 def test_a_signal_leaves_a_whole_checkpoint_and_says_how_to_go_on(chain) -> None:
@@ -50,6 +51,32 @@ def test_the_report_is_complete(chain) -> None:
     assert [line for line in text.splitlines() if line.endswith("held-out turns")] == [
         f"{stage}  4 held-out turns" for stage in ("cpt", "sft", "rl")
     ]
+
+
+def test_every_step_has_the_load_of_the_router(chain) -> None:
+    """8 experts, 2 a token, 4 layers: an even load is 1, and 4 is the most that one expert can have."""
+    for name, steps in (("cpt", 12), ("sft", 3), ("rl", 4)):
+        for row in metrics(chain["run"] / name):
+            assert 0 <= row["router/load_min_over_mean"] <= 1 <= row["router/load_max_over_mean"] <= 4
+            assert (row["router/dead_experts"] > 0) == (row["router/load_min_over_mean"] == 0)
+        written = rows_of(chain["run"] / name / "router_load.jsonl")
+        assert written[-1]["step"] == steps
+        assert name == "cpt" or written[-1]["steps"] == steps, "cpt lost what came after its checkpoint"
+        assert all(len(layer) == 8 for row in written for layer in row["counts"])
+    tokens = sum(sum(row["counts"][0]) for row in rows_of(chain["run"] / "sft" / "router_load.jsonl")) / 2
+    assert tokens == json.loads((chain["run"] / "sft" / "training.json").read_text())["tokens"]
+
+
+def test_the_kernels_in_use_are_stored_and_a_slow_path_is_named(chain, tmp_path, monkeypatch, capsys) -> None:
+    """Fault 29."""
+    assert json.loads((chain["run"] / "run.json").read_text())["kernels"] == kernels.install()
+    run = reopened(chain, tmp_path, "slow", "sft")
+    slow = kernels.install() | {"delta_rule": "torch, documents as a padded batch", "device": "NVIDIA H200"}
+    monkeypatch.setattr(kernels, "install", lambda: slow)
+    open_stage("sft", load_recipe(run), run)
+    warned = capsys.readouterr().err
+    assert warned.count("WARNING") == 1 and "flash-linear-attention" in warned
+    assert json.loads((run / "run.json").read_text())["kernels"] == slow
 
 
 def test_each_stage_starts_fresh(chain) -> None:

@@ -74,8 +74,9 @@ def test_logits_balance_loss_and_export_equal_plain_transformers(tmp_path, ranks
 
 def test_the_configuration_keeps_what_the_trainers_rely_on() -> None:
     config = deepspeed_config(EngineSettings(zero_stage=3, expert_parallel=2), ModelSettings(dtype="bfloat16"))
-    assert config["zero_optimization"] == {"stage": 3, "stage3_gather_16bit_weights_on_model_save": False}
-    assert config["expert_parallel"] == {"enabled": True, "autoep_size": 2}
+    assert config["zero_optimization"]["stage"] == 3
+    assert config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] is False
+    assert config["expert_parallel"]["enabled"] is True and config["expert_parallel"]["autoep_size"] == 2
     assert config["optimizer"]["params"]["torch_adam"] is True and config["bf16"]["enabled"] is True
     plain = deepspeed_config(EngineSettings(zero_stage=1), ModelSettings(dtype="float32"))
     assert "expert_parallel" not in plain and plain["bf16"]["enabled"] is False

@@ -27,6 +27,7 @@ from yaml import YAMLError
 from agentworld.data.errors import RequestError
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate
+from agentworld.train.engine_limits import LEFT_OUT
 
 GROUPS = ("recipe", "model", "engine", "data", "reward", "cluster")
 RECIPES = Path(str(files("agentworld.recipes")))
@@ -134,6 +135,8 @@ def _annotation(key: str) -> Any:
             "dry_run is a key of submit: `agentworld submit recipe=NAME dry_run=true` writes the scripts of the jobs "
             "and submits nothing; `agentworld train recipe=NAME stage=data` prepares the data and trains nothing"
         )
+    if key in LEFT_OUT:
+        raise RequestError(f"{key} is no key here: {LEFT_OUT[key]}")
     if key not in known:
         leaf = key.rpartition(".")[2]
         by_leaf = [full for full in known if full.rpartition(".")[2] == leaf]  # learning_rate: which stage's?

@@ -53,9 +53,32 @@ class ModelSettings:
 
 @dataclass
 class EngineSettings:
+    """DeepSpeed. From `reduce_bucket_size` on, keys have DeepSpeed's names, and its defaults unless stated; a key that
+    the chosen stage or degree would not read is refused. Activation checkpointing is `model.gradient_checkpointing`."""
+
     zero_stage: int = 1  # DeepSpeed ZeRO 1 | 2 | 3
     expert_parallel: int = 1  # AutoEP degree; 1 = off
     device: str = "auto"  # auto | cpu
+    compiled_adam: bool = False  # DeepSpeed's own Adam, compiled at first use (nvcc on a GPU, g++ under offload)
+    reduce_bucket_size: int = 500_000_000  # elements
+    overlap_comm: bool = False  # reduce gradients beside the backward pass; DeepSpeed's default in stage 3: true
+    contiguous_gradients: bool = True
+    communication_data_type: str = "auto"  # auto (model.dtype) | float32 | bfloat16: of reduced gradients
+    grad_accum_dtype: str = "auto"  # auto (model.dtype) | float32: of gradients summed over micro-batches
+    allgather_bucket_size: int = 500_000_000  # elements; stages 1, 2
+    round_robin_gradients: bool = False  # stages 1, 2
+    stage3_prefetch_bucket_size: int = 50_000_000  # elements fetched ahead
+    stage3_param_persistence_threshold: int = 100_000  # elements; smaller parameters stay whole on every rank
+    stage3_max_live_parameters: int = 1_000_000_000  # elements
+    stage3_max_reuse_distance: int = 1_000_000_000  # elements
+    sub_group_size: int = 1_000_000_000  # elements of one optimizer step; stage 3
+    offload_optimizer: str = "none"  # none | cpu: optimizer states in CPU memory, where its step is computed, too
+    offload_param: str = "none"  # none | cpu: partitioned parameters in CPU memory; stage 3
+    pin_memory: bool = True  # page-locked memory for what is offloaded
+    use_grouped_mm: bool = True  # expert parallelism: torch._grouped_mm for the experts
+    gate_up_impl: str = "separate"  # separate | fused: expert parallelism, gate and up projection in one product
+    combine_impl: str = "weighted_sum"  # weighted_sum | fused_weighted_sum (Triton): expert parallelism
+    async_split_plan: bool = False  # expert parallelism on a GPU: exchange the counts beside the packing
 
 
 @dataclass

@@ -17,6 +17,7 @@ from agentworld.data.system_prompts import prompt_sets
 from agentworld.rewards.settings import RUBRICS
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
+from agentworld.train.engine_limits import validate_engine
 
 CHOICES = {
     "stage": ("all", "data", "cpt", "sft", "rl", "eval"),
@@ -24,6 +25,12 @@ CHOICES = {
     "model.export_layout": ("text", "release"),
     "engine.zero_stage": (1, 2, 3),
     "engine.device": ("auto", "cpu"),
+    "engine.communication_data_type": ("auto", "float32", "bfloat16"),
+    "engine.grad_accum_dtype": ("auto", "float32"),
+    "engine.offload_optimizer": ("none", "cpu"),
+    "engine.offload_param": ("none", "cpu"),
+    "engine.gate_up_impl": ("separate", "fused"),
+    "engine.combine_impl": ("weighted_sum", "fused_weighted_sum"),
     "data.on_bad": ("fail", "skip"),
     "data.record.mix": ("full", "light"),
     "reward.rubric": RUBRICS,
@@ -44,7 +51,9 @@ POSITIVE = (
     *(f"data.record.{key}" for key in ("count", "min_turns", "command_timeout", "max_output_chars")),
     "data.split.eval",
     "data.duplicates.shingle_words",
-    *("engine.expert_parallel", "cluster.nodes", "cluster.tasks_per_node"),
+    *(f"engine.{key}" for key in ("expert_parallel", "reduce_bucket_size", "allgather_bucket_size", "sub_group_size")),
+    *(f"engine.stage3_{key}" for key in ("prefetch_bucket_size", "max_live_parameters", "max_reuse_distance")),
+    *("cluster.nodes", "cluster.tasks_per_node"),
 )
 NOT_NEGATIVE = (
     *(f"{stage}.{key}" for stage in ("cpt", "sft", "rl") for key in ("warmup_steps", "weight_decay")),
@@ -52,6 +61,7 @@ NOT_NEGATIVE = (
     *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl")),
     *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
     "eval.prompt_tokens",
+    "engine.stage3_param_persistence_threshold",
     *(f"cluster.{key}" for key in ("gpus_per_node", "cpus_per_task", "signal_seconds")),
 )
 SMALLEST_VOCABULARY = 264  # 256 bytes, the control tokens, and a few merges
@@ -81,6 +91,7 @@ def validate(config: Config) -> None:
     _validate_rl(config.rl)
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
+    validate_engine(config)
     _validate_experts(config)
     _validate_cluster(config.cluster, config.engine.device)
 
@@ -233,16 +244,14 @@ def _validate_evaluation(evaluation: EvalSettings) -> None:
 
 
 def _validate_experts(config: Config) -> None:
-    degree, experts = config.engine.expert_parallel, config.model.architecture.num_experts
-    if degree > 1 and not config.model.path and experts % degree:
-        raise RequestError(f"engine.expert_parallel={degree} does not divide model.architecture.num_experts={experts}")
+    degree = config.engine.expert_parallel
     if degree > 1 and config.nproc and config.nproc % degree:
         validate_processes(config, config.nproc)
     architecture = config.model.architecture
-    if not config.model.path and architecture.num_experts_per_tok > experts:
+    if not config.model.path and architecture.num_experts_per_tok > architecture.num_experts:
         raise RequestError(
             f"model.architecture.num_experts_per_tok={architecture.num_experts_per_tok} is more than "
-            f"model.architecture.num_experts={experts}"
+            f"model.architecture.num_experts={architecture.num_experts}"
         )
 
 

@@ -3,35 +3,75 @@
 import os
 from typing import Any
 
+from agentworld.data.errors import RequestError
 from agentworld.train.config import EngineSettings, ModelSettings
+from agentworld.train.engine_limits import READ_WHEN
 from agentworld.train.launch import free_port
+
+DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # DeepSpeed's names
+ZERO_KEYS = (
+    "reduce_bucket_size",
+    "overlap_comm",
+    "contiguous_gradients",
+    "allgather_bucket_size",
+    "round_robin_gradients",
+    "stage3_prefetch_bucket_size",
+    "stage3_param_persistence_threshold",
+    "stage3_max_live_parameters",
+    "stage3_max_reuse_distance",
+    "sub_group_size",
+)
+EXPERT_KEYS = ("use_grouped_mm", "gate_up_impl", "combine_impl", "async_split_plan")
 
 
 def deepspeed_config(engine: EngineSettings, model: ModelSettings) -> dict[str, Any]:
     """The DeepSpeed JSON of a stage; "auto" values are filled by the trainer from its arguments.
 
     The optimizer stands here and not in the trainer because AutoEP marks its parameter groups only then
-    (deepspeed/runtime/engine.py:2328); `torch_adam` spares the compilation of a fused kernel. ZeRO-3 never gathers
-    16-bit weights on a save: `checkpoint.export` writes them one parameter at a time.
+    (deepspeed/runtime/engine.py:2328). `torch_adam` is torch's AdamW, on the CPU where the optimizer is offloaded:
+    nothing is compiled.
     """
     config: dict[str, Any] = {
         "train_batch_size": "auto",
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
-        "zero_optimization": {"stage": engine.zero_stage},
+        "zero_optimization": _zero_section(engine),
         "optimizer": {
             "type": "AdamW",
-            "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto", "torch_adam": True},
+            "params": {
+                **dict.fromkeys(("lr", "betas", "eps", "weight_decay"), "auto"),
+                "torch_adam": not engine.compiled_adam,
+            },
         },
         "bf16": {"enabled": model.dtype == "bfloat16"},
         "steps_per_print": 2**31,
     }
-    if engine.zero_stage == 3:
-        config["zero_optimization"]["stage3_gather_16bit_weights_on_model_save"] = False
+    if engine.communication_data_type != "auto":
+        config["communication_data_type"] = DTYPES[engine.communication_data_type]
+    if engine.grad_accum_dtype != "auto":
+        config["data_types"] = {"grad_accum_dtype": DTYPES[engine.grad_accum_dtype]}
     if engine.expert_parallel > 1:
-        config["expert_parallel"] = {"enabled": True, "autoep_size": engine.expert_parallel}
+        config["expert_parallel"] = {
+            "enabled": True,
+            "autoep_size": engine.expert_parallel,
+            **{key: getattr(engine, key) for key in EXPERT_KEYS},
+        }
     return config
+
+
+def _zero_section(engine: EngineSettings) -> dict[str, Any]:
+    """ZeRO-3 never gathers 16-bit weights on a save: `export` writes them one parameter at a time."""
+    section: dict[str, Any] = {"stage": engine.zero_stage}
+    for key in ZERO_KEYS:
+        if key not in READ_WHEN or READ_WHEN[key][1](engine):
+            section[key] = getattr(engine, key)
+    for key in ("offload_optimizer", "offload_param"):
+        if getattr(engine, key) != "none":
+            section[key] = {"device": getattr(engine, key), "pin_memory": engine.pin_memory}
+    if engine.zero_stage == 3:
+        section["stage3_gather_16bit_weights_on_model_save"] = False
+    return section
 
 
 def start_rank(engine: EngineSettings) -> None:
@@ -66,6 +106,25 @@ def uses_cpu(engine: EngineSettings) -> bool:
     import torch
 
     return engine.device == "cpu" or not torch.cuda.is_available()
+
+
+def require_expert_parallel(model: Any, degree: int) -> None:
+    """Refuse to go on with experts that are not divided as asked: DeepSpeed trains a model in which it recognises no
+    MoE block without a word.
+
+    Raises:
+        RequestError: some layers hold no block of AutoEP, or blocks of another degree.
+    """
+    if degree == 1:
+        return
+    from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
+
+    degrees = [module.ep_size for module in model.modules() if isinstance(module, AutoEPMoELayer)]
+    if degrees != [degree] * model.config.num_hidden_layers:
+        raise RequestError(
+            f"engine.expert_parallel={degree}: DeepSpeed has divided the experts of {degrees.count(degree)} of "
+            f"{model.config.num_hidden_layers} layers; this model needs engine.expert_parallel=1"
+        )
 
 
 def rank() -> int:

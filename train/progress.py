@@ -1,8 +1,9 @@
 """What a stage shows while it trains: the step line, metrics.jsonl, and W&B. Nothing here changes the training.
 
     <stage>/metrics.jsonl   one object a step: stage, step, time (unix seconds), loss, lr, grad_norm, tokens,
-                            tokens_per_s, in RL reward (mean over the rollout that the step learns from), and every
-                            other scalar of the trainer's log under its name there
+                            tokens_per_s, in RL reward (mean over the rollout that the step learns from), the
+                            router's load (router_load.py), and every other scalar of the trainer's log under its
+                            name there
 
 A number that is not finite is written as null, and named in `not_finite`: the file stays valid JSON.
 """

@@ -22,6 +22,7 @@ from agentworld.train.config import STAGES, Config, StageSettings
 from agentworld.train.progress import ProgressCallback
 from agentworld.train.resume import Resumption
 from agentworld.train.shards import Digest
+from agentworld.train.router_load import RouterLoadCallback
 from agentworld.train.stop import StoppedError
 from agentworld.train.trainers import PackedTrainer, StageTrainer, StopCallback, scheduler_arguments
 
@@ -165,6 +166,7 @@ def train(stage: Stage, trainer: StageTrainer) -> None:
     stopping = StopCallback(stage.run_dir)
     lineage = {"parent": str(stage.parent), "data_sha256": data_sha256(stage.data)}
     trainer.add_callback(stopping)
+    trainer.add_callback(RouterLoadCallback(stage.directory, stage.config.engine.expert_parallel))  # before the next
     trainer.add_callback(
         ProgressCallback(
             stage=stage.name,
