@@ -21,8 +21,8 @@ from agentworld.train import checkpoint, engine, export, kernels, model, release
 from agentworld.train.config import STAGES, Config, StageSettings
 from agentworld.train.progress import ProgressCallback
 from agentworld.train.resume import Resumption
-from agentworld.train.shards import Digest
 from agentworld.train.router_load import RouterLoadCallback
+from agentworld.train.shards import Digest
 from agentworld.train.stop import StoppedError
 from agentworld.train.trainers import PackedTrainer, StageTrainer, StopCallback, scheduler_arguments
 
