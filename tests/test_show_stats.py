@@ -41,7 +41,7 @@ def test_shares_by_domain_and_category(tmp_path):
         ("mcp", "echo"): share(ECHO, 1, int(draws.uniform("mask", 5, "m", 1) < 0.05)),
     }
     assert found.trajectories == {"terminal": 40, "mcp": 1}
-    (echo,), (transform,) = renderer.encode_batch([ECHO.observation]), renderer.encode_batch([TRANSFORM.observation])
+    echo, transform = renderer.encode(ECHO.observation), renderer.encode(TRANSFORM.observation)
     assert found.total("terminal") == Share(
         80,
         echoes + transforms,
