@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
+from agentworld.train.arguments import not_negative, positive, shard, share
 
 DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -43,6 +44,14 @@ keys of every recipe:
   engine=zero1|zero2|zero3  engine.expert_parallel=1  wandb.mode=offline|online|disabled
 
 exit codes: 0 done, 1 unusable content or failed work, 2 wrong request, 3 stopped by a signal (resume=true continues)
+"""
+PLAN_HELP = """\
+Says what a run would take, before anything is spent: parameters, memory of a GPU by part, the fewest GPUs, tokens,
+hours, disk, and every check that would fail later. Needs no GPU and no weights. Exit code 2 where a check fails.
+
+example:
+  agentworld plan recipe=agentworld-35b-a3b model.path=models/Qwen3.5-35B-A3B-Base
+  agentworld plan recipe=agentworld-35b-a3b nproc=16 cluster.nodes=2 --json plan.json
 """
 SUBMIT_HELP = """\
 Runs a recipe on SLURM: makes the run directory and one sbatch script a stage in <run>/slurm, and submits them so that
@@ -115,6 +124,12 @@ def train(options: argparse.Namespace) -> int:
     from agentworld.train import pipeline
 
     return pipeline.run(config, options.overrides)
+
+
+def plan(options: argparse.Namespace) -> int:
+    from agentworld.train.plan import run
+
+    return run(options.overrides, options.json, options.mfu)
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -203,6 +218,14 @@ def _add_run_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb.set_defaults(verb=train)
 
     verb = verbs.add_parser(
+        "plan", help="what a run would take, and whether it can run", description=PLAN_HELP, formatter_class=layout
+    )
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME and the keys to change")
+    verb.add_argument("--json", type=Path, metavar="FILE", help="write the plan for programs, too")
+    verb.add_argument("--mfu", type=share, default=0.19, help="share of the peak that training reaches (default 0.19)")
+    verb.set_defaults(verb=plan)
+
+    verb = verbs.add_parser(
         "submit", help="run a recipe as a chain of SLURM jobs", description=SUBMIT_HELP, formatter_class=layout
     )
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME, dry_run=true, keys to change")
@@ -215,15 +238,15 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
         "record", help="record interactions with an environment", description=RECORD_HELP, formatter_class=layout
     )
     verb.add_argument("environment", choices=("terminal",), help="what to interact with")
-    verb.add_argument("--count", type=_positive, required=True, help="trajectories to record")
+    verb.add_argument("--count", type=positive, required=True, help="trajectories to record")
     verb.add_argument("--seed", type=int, default=0, help="same seed, same commands (default 0)")
     verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
     verb.add_argument(
         "--mix", choices=("light", "full"), default="full", help="light: no Python, no git (default full)"
     )
     verb.add_argument("--workers", type=int, default=0, help="processes; 0 = two a core (default)")
-    verb.add_argument("--min-turns", type=_positive, default=4, help="of a trajectory (default 4)")
-    verb.add_argument("--max-turns", type=_positive, default=8, help="of a trajectory (default 8)")
+    verb.add_argument("--min-turns", type=positive, default=4, help="of a trajectory (default 4)")
+    verb.add_argument("--max-turns", type=positive, default=8, help="of a trajectory (default 8)")
     verb.set_defaults(verb=record)
 
     verb = verbs.add_parser(
@@ -234,8 +257,8 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb.add_argument("--format", default="auto", metavar="NAME", help="auto: by content (default)")
     verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
     verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
-    verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
-    verb.add_argument("--workers", type=_not_negative, default=0, help="processes; 0 = one a core (default)")
+    verb.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
+    verb.add_argument("--workers", type=not_negative, default=0, help="processes; 0 = one a core (default)")
     for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
         verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
     verb.set_defaults(verb=import_logs)
@@ -252,33 +275,6 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb.add_argument("--seed", type=int, help="of the draws (default: of the run, else 0)")
     verb.add_argument("--full", action="store_true", help="cut no long text")
     verb.set_defaults(verb=show)
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive integer")
-    return number
-
-
-_positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
-
-
-_not_negative.__name__ = "integer"
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N-1, for example 0/8")
-    return int(index), int(count)
 
 
 def _say(line: str) -> None:
