@@ -109,8 +109,8 @@ def backward_moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
     """Bytes a token beside what is saved at the start of the backward pass of a layer, where it is widest.
 
     The gradient of the weighted rows, of the rows put back into the order of the experts, and the zeros they are put
-    into; AutoEP weights rows in float32 (deepspeed/module_inject/auto_ep_layer.py:494): counted as two float32 products,
-    for the gradients of rows and of weights. Gradients of the layer's output and of the residual stream stand beside.
+    into; AutoEP weights rows in float32 (deepspeed/module_inject/auto_ep_layer.py:494): counted as two float32
+    products, for the gradients of rows and of weights. The layer's output and the residual stream have gradients, too.
     """
     rows = c.num_experts_per_tok * c.hidden_size
     widest = 8 * rows + 4 * c.hidden_size if kernels.experts == "autoep" else 3 * e * rows
