@@ -1,4 +1,4 @@
-"""What the arguments of a verb may be: types of argparse, whose errors name the value."""
+"""Types of the command line's flags: a text to a checked value, or an error that names the text."""
 
 import argparse
 
@@ -11,6 +11,16 @@ def positive(text: str) -> int:
 
 
 positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
+
+
+def share(text: str) -> float:
+    number = float(text)
+    if not 0 < number <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is no share over 0 and up to 1")
+    return number
+
+
+share.__name__ = "number"
 
 
 def not_negative(text: str) -> int:

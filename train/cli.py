@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
-from agentworld.train.arguments import not_negative, positive, shard
+from agentworld.train.arguments import not_negative, positive, shard, share
 
 DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -44,6 +44,14 @@ keys of every recipe:
   engine=zero1|zero2|zero3  engine.expert_parallel=1  wandb.mode=offline|online|disabled
 
 exit codes: 0 done, 1 unusable content or failed work, 2 wrong request, 3 stopped by a signal (resume=true continues)
+"""
+PLAN_HELP = """\
+Says what a run would take, before anything is spent: parameters, memory of a GPU by part, the fewest GPUs, tokens,
+hours, disk, and every check that would fail later. Needs no GPU and no weights. Exit code 2 where a check fails.
+
+example:
+  agentworld plan recipe=agentworld-35b-a3b model.path=models/Qwen3.5-35B-A3B-Base
+  agentworld plan recipe=agentworld-35b-a3b nproc=16 cluster.nodes=2 --json plan.json
 """
 SUBMIT_HELP = """\
 Runs a recipe on SLURM: makes the run directory and one sbatch script a stage in <run>/slurm, and submits them so that
@@ -117,6 +125,12 @@ def train(options: argparse.Namespace) -> int:
     from agentworld.train import pipeline
 
     return pipeline.run(config, options.overrides)
+
+
+def plan(options: argparse.Namespace) -> int:
+    from agentworld.train.plan import run
+
+    return run(options.overrides, options.json, options.mfu)
 
 
 def submit(options: argparse.Namespace) -> int:
@@ -201,6 +215,14 @@ def _add_run_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     )
     verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME and the keys to change")
     verb.set_defaults(verb=train)
+
+    verb = verbs.add_parser(
+        "plan", help="what a run would take, and whether it can run", description=PLAN_HELP, formatter_class=layout
+    )
+    verb.add_argument("overrides", nargs="*", metavar="key=value", help="recipe=NAME and the keys to change")
+    verb.add_argument("--json", type=Path, metavar="FILE", help="write the plan for programs, too")
+    verb.add_argument("--mfu", type=share, default=0.19, help="share of the peak that training reaches (default 0.19)")
+    verb.set_defaults(verb=plan)
 
     verb = verbs.add_parser(
         "submit", help="run a recipe as a chain of SLURM jobs", description=SUBMIT_HELP, formatter_class=layout

@@ -1,0 +1,174 @@
+"""`agentworld plan`: counts, memory, work, checks, and what it prints."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
+
+from agentworld.data.errors import RequestError
+from agentworld.train import compute, fitting, kernels, memory, plan
+from agentworld.train.architecture import count, text_config
+from agentworld.train.cli import main
+from agentworld.train.compose import compose, options
+from agentworld.train.model import architecture_fields
+
+kernels.install()
+RELEASED = ["recipe=agentworld-35b-a3b"]
+UNPLANNED = {  # checks that fail for what is not on this machine, or cannot be
+    "inputs", "model", "RL prompts", "disk",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def released() -> plan.Plan:
+    return plan.make(compose(RELEASED))
+
+
+def test_parameters_of_the_released_size(released):
+    """engine-independent facts of the released text model: 34,660,610,688 in all, 3,454,988,928 active."""
+    counted = released.parameters
+    assert (counted.total, counted.active) == (34_660_610_688, 3_454_988_928)
+    assert counted.parts["experts"] == 32_212_254_720 and counted.parts["head"] == 508_559_360
+    assert counted.multiplied == counted.active - 508_559_360
+    assert sum(counted.layers) + 40 * counted.layer_experts + 2 * 508_559_360 + 2048 == counted.total
+
+
+def test_the_larger_size_is_the_published_one():
+    counted = count(text_config(compose(["recipe=agentworld-397b-a17b"]))[0])
+    assert round(counted.total / 1e9) == 396 and round(counted.active / 1e9) == 17
+
+
+def test_a_directory_decides_the_architecture(tmp_path):
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_experts": 4, "vocab_size": 333}
+    written = {"model_type": "qwen3_5_moe", "text_config": {"model_type": "qwen3_5_moe_text", **sizes}}
+    (tmp_path / "config.json").write_text(json.dumps(written))
+    architecture, source = text_config(compose([*RELEASED, f"model.path={tmp_path}"]))
+    assert {key: getattr(architecture, key) for key in sizes} == sizes and source == str(tmp_path / "config.json")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(RequestError, match=r"model_type llama is not qwen3_5_moe_text"):
+        text_config(compose([*RELEASED, f"model.path={tmp_path}"]))
+
+
+@pytest.mark.parametrize("name", options("recipe"))
+def test_every_recipe_is_planned_to_fit(name):
+    """All that may fail here is what this machine lacks, and the evaluation of a model that no card holds."""
+    made = plan.make(compose([f"recipe={name}"]))
+    known = UNPLANNED | ({"memory evaluation"} if name == "agentworld-397b-a17b" else set())
+    assert {check.name for check in made.failed} <= known
+    limit = {"agentworld-35b-a3b": "80 GB", "agent-warmup-35b": "80 GB"}.get(name, "141 GB")
+    assert all(used.peak <= fitting.usable(limit) for used in made.stages.values())
+
+
+def test_states_are_split_as_zero_splits_them(released):
+    """By hand for 64 ranks: 2 + 2 + 12 bytes a parameter over all ranks, whatever the degree of expert parallelism."""
+    total = released.parameters.total
+    parts = released.stages["cpt"].parts
+    assert parts["weights"] == parts["gradients"] == 2 * -(-total // 64)
+    assert parts["optimizer"] == 12 * -(-total // 64)
+    one = memory.Stage(released.architecture, released.parameters, memory.Engine(1, 8), 64, "bfloat16")._states()
+    assert one["weights"] == one["gradients"] == 2 * (total - released.parameters.parts["experts"] * 7 // 8)
+    two = memory.Stage(released.architecture, released.parameters, memory.Engine(2, 8), 64, "bfloat16")._states()
+    assert (two["weights"], two["gradients"]) == (one["weights"], parts["gradients"])
+
+
+def test_more_ranks_and_more_sharding_never_take_more(released):
+    def peaks(engine, ranks):
+        found = memory.estimate(released.config, released.architecture, released.parameters, engine, ranks)
+        return [found[stage].peak for stage in ("cpt", "sft")]
+
+    for engine in fitting.ENGINES.values():
+        falling = [peaks(replace(engine, expert_parallel=8), ranks) for ranks in (8, 16, 32, 64)]
+        assert all(more <= fewer for a, b in itertools.pairwise(falling) for more, fewer in zip(b, a, strict=True))
+    offloaded = peaks(memory.Engine(3, 8, offload_optimizer=True), 16)
+    assert all(less < more for less, more in zip(offloaded, peaks(memory.Engine(3, 8), 16), strict=True))
+
+
+def test_the_smallest_number_fits_and_half_of_it_does_not(released):
+    config, card = compose([*RELEASED, "stage=cpt"]), "80 GB"
+    for engine in fitting.ENGINES.values():
+        fit = fitting.smallest(config, released.architecture, released.parameters, engine, card)
+        assert fit.peak <= fitting.usable(card)
+        for degree in (1, 2, 4, 8, 16):
+            half = replace(engine, expert_parallel=degree)
+            if (fit.gpus // 2) % degree == 0:
+                found = fitting.on(config, released.architecture, released.parameters, half, fit.gpus // 2)
+                assert found.peak > fitting.usable(card)
+
+
+def test_operations_are_those_that_torch_counts():
+    """The forward pass of a small model; torch counts attention over the whole row and no triangular solves."""
+    architecture = Qwen3_5MoeTextConfig(
+        vocab_size=1000, **architecture_fields(compose(["recipe=smoke"]).model.architecture)
+    )
+    model, tokens = Qwen3_5MoeForCausalLM(architecture), 256
+    model.set_experts_implementation("eager")
+    model.set_attn_implementation("eager")  # the counter knows no fused attention of a CPU
+    ids = torch.randint(0, 1000, (1, tokens))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(input_ids=ids, use_cache=False)
+    c = architecture
+    solves = 3 * c.linear_num_value_heads * 64 * (c.linear_key_head_dim + c.linear_value_head_dim)
+    formula = compute.flops_per_token(architecture, count(architecture), context=tokens, forward_only=True) - solves
+    assert counter.get_total_flops() / tokens == pytest.approx(formula, rel=0.01)
+    assert compute.flops_per_token(architecture, count(architecture), 256) == 3 * (formula + solves)
+
+
+def test_tokens_and_hours(released):
+    work = released.work
+    assert work["cpt"].tokens_per_step == 64 * 32768 and work["rl"].tokens_per_step == 128 * (16384 + 4096)
+    assert work["rl"].generated_tokens == 440 * 128 * 4096
+    for stage in work.values():
+        assert stage.hours == pytest.approx(stage.flops / (64 * 0.19 * 790e12) / 3600)
+    with_half = compute.work(released.config, "cpt", released.architecture, released.parameters, 128, 0.19)
+    assert with_half.hours == pytest.approx(work["cpt"].hours), "twice the ranks at twice the rows: the same time"
+
+
+def test_what_fails_later_is_named_now(tmp_path):
+    model, logs = tmp_path / "model", tmp_path / "t.jsonl"
+    model.mkdir()
+    config = {"model_type": "qwen3_5_moe_text", "num_experts": 6, "max_position_embeddings": 4096}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "tokenizer.json").write_text("{}")
+    (model / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}})
+    )
+    (model / "1.safetensors").write_text("")
+    logs.write_text("{}\n" * 10)
+    (tmp_path / "runs" / "taken").mkdir(parents=True)
+    overrides = [
+        f"model.path={model}",
+        f"data.trajectories=[{logs}]",
+        f"run.root={tmp_path / 'runs'}",
+        "run.name=taken",
+    ]
+    failed = {check.name: check.detail for check in plan.make(compose([*RELEASED, *overrides])).failed}
+    assert "1 of 2 shards are missing, first 2.safetensors" in failed["model"]
+    assert "expert_parallel=8 does not divide the 6 experts" in failed["experts"]
+    assert "65536 is more than the model's 4096 positions" in failed["context"]
+    assert "resume=true" in failed["run name"]
+    assert "10 trajectories x data.split.rl=0.2 give 2 prompts" in failed["RL prompts"]
+    assert "inputs" not in failed
+    processes = plan.make(compose(["recipe=smoke", "nproc=3"])).failed
+    assert [check.name for check in processes] == ["processes"]
+
+
+def test_the_command_prints_writes_and_refuses(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    assert main(["plan", "recipe=smoke", f"run.root={tmp_path}", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert all(word in printed for word in ("peak", "at backward", "fewest GPUs", "hours at MFU 0.19", "estimate"))
+    assert max(len(line.rstrip()) for line in printed.splitlines()) <= 100 + len(str(tmp_path))
+    read = json.loads(out.read_text())
+    assert read["parameters"]["total"] == 1_439_032 and read["stages"]["rl"]["peak"] == max(
+        read["stages"]["rl"]["moments"].values()
+    )
+    assert list(tmp_path.iterdir()) == [out], "a plan makes no run directory"
+    assert main(["plan", "recipe=smoke", "nproc=3", f"run.root={tmp_path}"]) == 2
+    captured = capsys.readouterr()
+    assert "FAILS" in captured.out and captured.err.count("\n") == 1 and "processes" in captured.err
+    assert main(["plan", "recipe=smoke", "--mfu", "2"]) == 2
+    assert "no share" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Tokens, arithmetic, hours and disk of a run, from the configuration alone; no torch.
+
+Hours = operations / (ranks x MFU x peak). They are an estimate: no interconnect, no data loading, no evaluation.
+"""
+
+from dataclasses import dataclass
+
+from transformers import Qwen3_5MoeTextConfig
+
+from agentworld.train.activations import CHUNK
+from agentworld.train.architecture import Parameters
+from agentworld.train.config import Config
+
+# On one NVIDIA H200, 2026-11-30, a slice of the 35B architecture at its true widths, forward and backward with fla,
+# extrapolated from 4 and 8 to 40 layers: 8,500 tokens/s, 19 % of the 790 TFLOP/s that a bfloat16 product reached there.
+PEAK_FLOPS = 790e12
+MFU = 0.19
+DECODING_SECONDS = 0.05  # one token for all rows of a rank in transformers' `generate`: an assumption, not measured
+CHECKPOINT_BYTES = 16  # a parameter: what a save demands as free, train/trainers.py
+
+
+@dataclass(frozen=True)
+class Work:
+    """One stage. Tokens are at most so many: packed rows full, prompts and completions as long as their limits."""
+
+    steps: int
+    tokens_per_step: int  # that the loss sees, over all ranks
+    generated_tokens: int  # over all steps and ranks
+    flops: float
+    hours: float
+    decoding_hours: float
+
+
+def flops_per_token(
+    architecture: Qwen3_5MoeTextConfig, parameters: Parameters, context: float, forward_only: bool = False
+) -> float:
+    """Operations of one token: 2 a multiplied parameter forward and 4 backward, attention over `context` earlier tokens
+    (4 x heads x head_dim each), and the delta rule.
+
+    The delta rule, by value head, in chunks of c = 64 tokens (arXiv:2412.06464; transformers' torch_chunk_gated_delta_
+    rule): three products with the [key, value] state, the [c, c] products k k', q k' and with the new values, two
+    triangular solves.
+    """
+    c = architecture
+    linear = c.layer_types.count("linear_attention")
+    attention = (c.num_hidden_layers - linear) * 4 * c.num_attention_heads * c.head_dim * context
+    key, value = c.linear_key_head_dim, c.linear_value_head_dim
+    rule = 6 * key * value + 2 * CHUNK * (2 * key + value) + CHUNK * (key + value)
+    forward = 2 * parameters.multiplied + attention + linear * c.linear_num_value_heads * rule
+    return forward if forward_only else 3 * forward
+
+
+def work(
+    config: Config, stage: str, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, ranks: int, mfu: float
+) -> Work:
+    """The work of a stage. Activation checkpointing computes the forward pass once more; RL adds the forward passes of
+    sampling and of the old log-probabilities."""
+    settings = getattr(config, stage)
+    generated, decoding = 0, 0.0
+    if stage == "rl":
+        row = config.data.rl_prompt_tokens + settings.max_completion_tokens
+        sequences = settings.prompts_per_rollout * settings.num_generations // settings.mini_batches
+        tokens, forwards = sequences * row, 2
+        generated = settings.max_steps * sequences * settings.max_completion_tokens
+        waves = settings.max_steps / settings.mini_batches
+        decoding = waves * settings.max_completion_tokens * DECODING_SECONDS / 3600
+    else:
+        row = getattr(config.data, f"{stage}_row_tokens")
+        rows = settings.rows_per_device * settings.gradient_accumulation_steps
+        tokens, forwards = rows * row * ranks, 0
+    forwards += config.model.gradient_checkpointing
+    once = flops_per_token(architecture, parameters, row / 2, forward_only=True)  # causal: half the row on average
+    flops = settings.max_steps * tokens * once * (3 + forwards)
+    hours = flops / (ranks * mfu * PEAK_FLOPS) / 3600
+    return Work(settings.max_steps, tokens, generated, flops, hours, decoding)
+
+
+def disk(config: Config, parameters: Parameters, stages: list[str], trajectory_bytes: int) -> dict[str, int]:
+    """Bytes below the run directory at most. A checkpoint is counted as what its save demands; the prepared data as
+    three times the trajectories: their pools, and rows of two int32 columns at four characters a token."""
+    element = 2 if config.model.dtype == "bfloat16" else 4
+    kept = max((getattr(config, stage).save_total_limit for stage in stages), default=0)
+    return {
+        "checkpoints": sum(
+            (getattr(config, stage).save_total_limit + (stage == stages[-1])) * CHECKPOINT_BYTES * parameters.total
+            for stage in stages
+        )
+        if kept
+        else 0,
+        "exports": len(stages) * element * parameters.total,
+        "prepared data": 3 * trajectory_bytes,
+    }

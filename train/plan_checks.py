@@ -1,0 +1,169 @@
+"""What would stop a run later, looked for before anything is spent. Imports no torch."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformers import Qwen3_5MoeTextConfig
+
+from agentworld.data.errors import ContentError, RequestError
+from agentworld.train import pipeline
+from agentworld.train.checkpoint import TOKENIZER_FILES
+from agentworld.train.config import Config
+from agentworld.train.contradictions import validate_processes
+from agentworld.train.memory import stages_of
+
+WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
+COUNTED_BYTES = 2 << 30  # of trajectories whose lines are counted; more would take longer than a plan may
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that a run needs. `detail` says what was found, or the reason and the way out."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+def checks(config: Config, architecture: Qwen3_5MoeTextConfig, ranks: int, disk_bytes: int) -> list[Check]:
+    """Every check, in the order in which a run would fail. `disk_bytes` is what the run may write in all."""
+    named: list[tuple[str, Callable[[], str]]] = [
+        ("processes", lambda: _processes(config, ranks)),
+        ("inputs", lambda: _inputs(config)),
+        ("model", lambda: _model(config)),
+        ("experts", lambda: _experts(config, architecture)),
+        ("context", lambda: _context(config, architecture)),
+        ("run name", lambda: _run_name(config)),
+        ("RL prompts", lambda: _rl_prompts(config)),
+        ("disk", lambda: _disk(config, disk_bytes)),
+    ]
+    return [_checked(name, check) for name, check in named]
+
+
+def files_read(config: Config) -> list[dict[str, str | int | None]]:
+    """Key, path and bytes (None: not there) of what the run reads."""
+    named = [("data.trajectories", path) for path in config.data.trajectories]
+    named += [("data.held_out", path) for path in config.data.held_out]
+    named += [("data.documents", source.path) for source in config.data.documents if source.path]
+    if config.model.path:
+        named.append(("model.path", config.model.path))
+    return [{"key": key, "path": path, "bytes": _bytes(Path(path))} for key, path in named]
+
+
+def _checked(name: str, check: Callable[[], str]) -> Check:
+    try:
+        return Check(name, True, check())
+    except (RequestError, ContentError) as error:
+        return Check(name, False, str(error))
+    except OSError as error:
+        return Check(name, False, f"{error.filename}: {error.strerror}")
+
+
+def _processes(config: Config, ranks: int) -> str:
+    validate_processes(config, ranks)
+    return f"{ranks} processes divide the batches and the experts"
+
+
+def _inputs(config: Config) -> str:
+    pipeline.check_inputs(config)
+    count = len(config.data.trajectories)
+    return f"{count} files of trajectories can be read" if count else f"{config.data.record.count} sessions to record"
+
+
+def _model(config: Config) -> str:
+    """config.json is checked with the inputs; weights and tokenizer would be missed by the first stage only."""
+    if not config.model.path:
+        return "built with random weights"
+    path = Path(config.model.path)
+    if not any((path / name).is_file() for name in WEIGHTS):
+        raise RequestError(f"model.path={path} holds neither {WEIGHTS[0]} nor {WEIGHTS[1]}; download the weights")
+    if not any((path / name).is_file() for name in TOKENIZER_FILES):
+        raise RequestError(f"model.path={path} holds no tokenizer ({TOKENIZER_FILES[0]}); copy it there")
+    index = path / WEIGHTS[0]
+    if not index.is_file():
+        return f"{path / WEIGHTS[1]} is there"
+    shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    missing = [name for name in shards if not (path / name).is_file()]
+    if missing:
+        raise RequestError(f"model.path={path}: {len(missing)} of {len(shards)} shards are missing, first {missing[0]}")
+    return f"{len(shards)} shards of weights are there"
+
+
+def _experts(config: Config, architecture: Qwen3_5MoeTextConfig) -> str:
+    """`validate` checks the recipe's architecture; a model.path has its own."""
+    degree, experts = config.engine.expert_parallel, architecture.num_experts
+    if experts % degree:
+        raise RequestError(f"engine.expert_parallel={degree} does not divide the {experts} experts of the model")
+    return f"{experts // degree} of {experts} experts on a rank"
+
+
+def _context(config: Config, architecture: Qwen3_5MoeTextConfig) -> str:
+    """The longest document of each stage against `max_position_embeddings`."""
+    limit, data = architecture.max_position_embeddings, config.data
+    lengths = {f"data.{stage}_row_tokens": getattr(data, f"{stage}_row_tokens") for stage in ("cpt", "sft")}
+    lengths["data.rl_prompt_tokens + rl.max_completion_tokens"] = (
+        data.rl_prompt_tokens + config.rl.max_completion_tokens
+    )
+    key = max(lengths, key=lambda name: lengths[name])
+    if lengths[key] > limit:
+        raise RequestError(f"{key} = {lengths[key]} is more than the model's {limit} positions; lower it")
+    return f"longest document {lengths[key]} of {limit} positions"
+
+
+def _run_name(config: Config) -> str:
+    name = config.run.name
+    directory = Path(config.run.root) / name
+    if name and directory.exists() and not (config.resume or config.overwrite):
+        raise RequestError(
+            f"{directory} exists; continue it with resume=true, delete it with overwrite=true, or choose another "
+            "run.name"
+        )
+    return f"{directory} is free" if name and not directory.exists() else str(directory) if name else "a new name"
+
+
+def _rl_prompts(config: Config) -> str:
+    """A rollout takes different prompts; before filters, as many trajectories as the RL pool gets."""
+    if "rl" not in stages_of(config):
+        return "no RL in this run"
+    data, needed = config.data, config.rl.prompts_per_rollout
+    count = data.record.count
+    if data.trajectories:
+        if sum(_bytes(Path(path)) or 0 for path in data.trajectories) > COUNTED_BYTES:
+            return "the trajectories are too large to be counted here"
+        count = sum(_lines(Path(path)) for path in data.trajectories)
+    pool = int(count * data.split.rl)
+    if pool < needed:
+        raise RequestError(
+            f"{count} trajectories x data.split.rl={data.split.rl} give {pool} prompts, a rollout takes "
+            f"rl.prompts_per_rollout={needed}; give more trajectories, or lower it"
+        )
+    return f"about {pool} prompts before filters, a rollout takes {needed}"
+
+
+def _disk(config: Config, needed: int) -> str:
+    root = Path(config.run.root).absolute()
+    while not root.exists():
+        root = root.parent
+    free = shutil.disk_usage(root).free
+    if free < needed:
+        raise RequestError(
+            f"{root}: {free / 2**30:.0f} GiB free, the run may write {needed / 2**30:.0f} GiB; set run.root, or lower "
+            "save_total_limit of the stages"
+        )
+    return f"{free / 2**30:.0f} GiB free at {root}"
+
+
+def _bytes(path: Path) -> int | None:
+    if path.is_file():
+        return path.stat().st_size
+    if path.is_dir():
+        return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
+    return None
+
+
+def _lines(path: Path) -> int:
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
