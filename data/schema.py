@@ -160,13 +160,26 @@ def _parse_line(raw: bytes) -> Trajectory:
         raise SchemaError(f"not JSON: {error.msg} at column {error.colno} (a truncated line?)") from None
     except (RecursionError, ValueError) as error:  # nested too deep, or an integer of thousands of digits
         raise SchemaError(f"not JSON that can be read: {error}") from None
-    if "\\ud" in text.lower():  # half of a surrogate pair is JSON, but no text: it can be neither encoded nor written
-        try:
-            json.dumps(row, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            lone = f"\\u{ord(error.object[error.start]):04x}"
-            raise SchemaError(f"not Unicode text: the lone surrogate {lone} (a string cut inside an emoji?)") from None
+    refuse_lone_surrogates(text, row)
     return from_dict(row)
+
+
+def refuse_lone_surrogates(text: str, row: Any) -> None:
+    """Half of a surrogate pair is JSON, but no text: it can be neither encoded nor written.
+
+    Args:
+        text: the JSON that `row` was read from.
+
+    Raises:
+        SchemaError: one stands in it, as an escape.
+    """
+    if "\\ud" not in text.lower():
+        return
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        lone = f"\\u{ord(error.object[error.start]):04x}"
+        raise SchemaError(f"not Unicode text: the lone surrogate {lone} (a string cut inside an emoji?)") from None
 
 
 def _system(row: Any) -> System:

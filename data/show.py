@@ -20,9 +20,10 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.examples import one_turn
 from agentworld.data.masking import Statistics
 from agentworld.data.rows import CPT_VERSION, RL_VERSION, cpt_documents
-from agentworld.data.schema import SchemaError, Trace, Trajectory, Turn, read_jsonl
+from agentworld.data.schema import SchemaError, Trace, Trajectory, Turn
 from agentworld.data.settings import DataSettings
 from agentworld.data.system_prompts import sft_version, system_prompt
+from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
 
 MASKS = ("cpt", "sft", "rl")
@@ -144,10 +145,10 @@ def find(path: Path, wanted: str | None) -> Trajectory:
 
 
 def read(path: Path) -> Iterator[Trajectory]:
-    """`read_jsonl`; the error of a file that never held trajectories names the way out."""
+    """`read_trajectories`, but the error of a file that never held trajectories names the way out."""
     count = 0
     try:
-        for trajectory in read_jsonl(path):
+        for trajectory in read_trajectories(path):
             yield trajectory
             count += 1
     except SchemaError as error:

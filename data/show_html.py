@@ -18,12 +18,13 @@ from transformers import PreTrainedTokenizerFast
 
 from agentworld.data.render import OPEN_TAG, Renderer
 from agentworld.data.rows import cpt_documents
-from agentworld.data.schema import Trajectory, read_jsonl
+from agentworld.data.schema import Trajectory
 from agentworld.data.sft_samples import holds_tag
 from agentworld.data.show import Source, TurnView, View, describe, describe_meta, facts, role_of
 from agentworld.data.show_tokens import Pen
 from agentworld.data.system_prompts import system_prompt
 from agentworld.data.tokenizer import load_tokenizer, train_tokenizer
+from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
 
 TRAINING_CHARACTERS = 2_000_000  # of the file, for a tokenizer of its own: a second of work
@@ -92,7 +93,7 @@ def choose_tokenizer(path: Path | None, trajectory: Trajectory, source: Source) 
 def _texts(shown: Trajectory, source: Source) -> Iterator[str]:
     """The texts of the trajectory that is shown, then of the file from its beginning, up to TRAINING_CHARACTERS."""
     left = TRAINING_CHARACTERS
-    for trajectory in chain([shown], read_jsonl(source.path)):
+    for trajectory in chain([shown], read_trajectories(source.path)):
         yield from ("system\n", "user\n", "assistant\n")
         yield system_prompt(trajectory, "v1", source.settings.prompt_set)[:left]
         for text in chain.from_iterable((turn.action, turn.observation) for turn in trajectory.turns):
