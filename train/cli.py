@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
+from agentworld.train.import_arguments import IMPORT_HELP, add_import_arguments
 
 DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -58,14 +59,6 @@ line.
 
 example:
   agentworld record terminal --count 200 --seed 1 --out terminal.jsonl
-"""
-IMPORT_HELP = """\
-Turns agent logs of any known format into trajectories, one a line. Files are recognised by their content; what gives no
-trajectory is counted with its place and the reason.
-
-example:
-  agentworld import logs/ --out mine.jsonl --report import.json
-  agentworld train recipe=smoke data.trajectories=[mine.jsonl]
 """
 SHOW_HELP = """\
 Shows a trajectory: its turns, what the CPT mask makes of each, and as a page every token, trained or context.
@@ -149,7 +142,7 @@ def import_logs(options: argparse.Namespace) -> int:
     report = importing.import_files(
         options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
         filters=options.filters == "on", redact=options.redact == "on",
-        report_to=options.report,
+        report_to=options.report, resume=options.resume,
     )  # fmt: skip
     _say(import_report.summary(report, options.out))
     return DONE
@@ -229,15 +222,7 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb = verbs.add_parser(
         "import", help="turn agent logs into trajectories", description=IMPORT_HELP, formatter_class=layout
     )
-    verb.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, and folders to search")
-    verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
-    verb.add_argument("--format", default="auto", metavar="NAME", help="auto: by content (default)")
-    verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
-    verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
-    verb.add_argument("--shard", type=_shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
-    verb.add_argument("--workers", type=_not_negative, default=0, help="processes; 0 = one a core (default)")
-    for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
-        verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
+    add_import_arguments(verb)
     verb.set_defaults(verb=import_logs)
 
     verb = verbs.add_parser(
@@ -262,23 +247,6 @@ def _positive(text: str) -> int:
 
 
 _positive.__name__ = "positive integer"  # argparse: "invalid positive integer value: 'x'"
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return number
-
-
-_not_negative.__name__ = "integer"
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, _, count = text.partition("/")
-    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
-        raise argparse.ArgumentTypeError(f"{text} is not I/N with I from 0 to N-1, for example 0/8")
-    return int(index), int(count)
 
 
 def _say(line: str) -> None:

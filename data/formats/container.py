@@ -201,7 +201,7 @@ def _parse(raw: bytes) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}" if error.lineno > 1 else f"column {error.colno}"
-        raise DamagedError(f"not JSON: {error.msg} at {place} (truncated?)") from None
+        raise DamagedError(f"not JSON: {error.msg.removesuffix(' at')} at {place} (truncated?)") from None
     except (RecursionError, ValueError) as error:  # nested too deep, or an integer of thousands of digits
         raise DamagedError(f"not JSON that can be read: {error}") from None
 
