@@ -148,6 +148,8 @@ def _left_by_a_stopped_import(folder: Path, plan: dict[str, Any], parts: int) ->
         stored = json.loads((folder / PLAN).read_text())
     except (FileNotFoundError, ValueError):  # it was stopped before its first part
         return frozenset()
+    if not isinstance(stored, dict) or stored.keys() != plan.keys():
+        raise RequestError(f"--resume: {folder / PLAN} is of another version; without --resume the import starts anew")
     if (reason := _difference(stored, json.loads(json.dumps(plan)))) is not None:
         raise RequestError(f"--resume: {reason}; without --resume the import starts anew")
     return frozenset(number for number in range(parts) if _is_whole(folder / f"{number:06}"))
@@ -185,9 +187,10 @@ def count_of(part: Path) -> FileCount:
 
 def _is_whole(part: Path) -> bool:
     try:
+        count_of(part)
         stored = json.loads(part.with_name(part.name + ".json").read_text())["files"]
         return all(_facts(Path(f"{part}{suffix}")) == stored[suffix] for suffix in SUFFIXES)
-    except (OSError, ValueError, KeyError):  # not there, or cut by a crash of the machine: it is made again
+    except (OSError, ValueError, KeyError, TypeError):  # not there, or cut by a crash of the machine: it is made again
         return False
 
 

@@ -258,6 +258,46 @@ def test_a_lock_that_is_not_there_is_told(here, monkeypatch, capsys) -> None:
     assert "no file locks (Function not implemented): run no other import to x.jsonl" in capsys.readouterr().out
 
 
+FULL = """
+import resource, sys
+from agentworld.data import import_units
+from agentworld.train.cli import main
+import_units.UNIT_BYTES = 1500
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), int(sys.argv[1])))
+sys.exit(main(["import", "logs", "--out", sys.argv[2], "--report", "r.json", "--workers", "2"]))
+"""
+
+
+@pytest.mark.parametrize("limit,out", [(1200, "x.jsonl"), (5000, "x.jsonl"), (3000, "x.parquet")])
+def test_a_full_disk_is_told_in_one_line_and_does_not_cost_what_is_finished(here, whole, limit, out) -> None:
+    """At 1,200 bytes the parts of lines do not fit, at the others the output does not."""
+    ended = subprocess.run([sys.executable, "-c", FULL, str(limit), out], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (2, f"agentworld: error: {out}: File too large\n")
+    assert not Path(out).exists() and not Path("r.json").exists()
+    assert ("parts are kept in" in ended.stdout) == bool(finished())
+    assert len(finished()) == PARTS or limit == 1200
+    assert run(out, "--resume") == whole[out]
+
+
+def test_an_output_that_is_a_link_is_replaced_and_what_it_named_stays(here, whole) -> None:
+    Path("elsewhere.txt").write_text("mine")
+    os.symlink("elsewhere.txt", "x.jsonl")
+    killed("importing.join", 1, "x.jsonl")
+    assert run("x.jsonl", "--resume") == whole["x.jsonl"]
+    assert Path("elsewhere.txt").read_text() == "mine" and not Path("x.jsonl").is_symlink()
+
+
+def test_a_plan_that_is_none_is_refused_and_one_that_is_cut_starts_anew(here, whole, capsys) -> None:
+    killed("importing.join", 1, "x.jsonl")
+    (folder,) = left()
+    plan = folder / "plan.json"
+    plan.write_text('{"out": "x.jsonl"}')
+    assert main(["import", "logs", "--out", "x.jsonl", "--resume"]) == 2
+    assert "plan.json is of another version; without --resume" in capsys.readouterr().err
+    plan.write_text('{"out"')
+    assert run("x.jsonl", "--resume") == whole["x.jsonl"]
+
+
 def test_resume_with_nothing_to_resume_starts(here, whole) -> None:
     assert run("x.jsonl", "--resume") == whole["x.jsonl"]
     with pytest.raises(RequestError, match=r"--out x\.jsonl/y: the folder"):

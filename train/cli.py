@@ -228,7 +228,7 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb = verbs.add_parser(
         "show", help="look at trajectories and their masks", description=SHOW_HELP, formatter_class=layout
     )
-    verb.add_argument("file", type=Path, metavar="FILE.jsonl", help="trajectories; also a pool of a run")
+    verb.add_argument("file", type=Path, metavar="FILE", help="trajectories, .jsonl or .parquet; also a pool of a run")
     verb.add_argument("--trajectory", metavar="ID", help="which one (default: the first)")
     verb.add_argument("--mask", choices=("cpt", "sft", "rl"), help="of a stage (default: the pool's, else cpt)")
     verb.add_argument("--html", type=Path, metavar="OUT.html", help="write a page with every token instead")

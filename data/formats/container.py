@@ -206,7 +206,7 @@ def _head(path: Path) -> tuple[bytes, str]:
     if raw[:2] == b"\x1f\x8b":
         raise DamagedError("compressed by gzip; unpack it, for example with gunzip")
     if raw[:4] == b"PAR1":
-        raise DamagedError("Parquet, which is no log; trajectories in it are read by `show` and data.trajectories")
+        raise DamagedError("Parquet, which is no log; `agentworld show` reads trajectories in it")
     if raw[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         raise DamagedError("UTF-16; convert it, for example with iconv -f utf-16 -t utf-8")
     return raw, codecs.getincrementaldecoder("utf-8-sig")("replace").decode(raw)[:HEAD_CHARACTERS]
