@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from functools import cache
+from contextlib import ExitStack
 from hashlib import blake2b
 from pathlib import Path
 
@@ -20,9 +20,11 @@ from agentworld.data.formats.container import DamagedError, Record, lines, look,
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
 from agentworld.data.import_report import FileCount
 from agentworld.data.import_units import Unit
+from agentworld.data.import_work import SUFFIXES, HashedFile, finish_part
 from agentworld.data.schema import Trajectory, to_dict
 from agentworld.data.unicode_text import without_lone_surrogates
 
+SEEN_CHARACTERS = 80  # of a file of no known format, in the report and in the error
 DIGEST_BYTES = 16  # of an id: two of 10^9 are the same with probability 10^-21
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EVALUATION_SOURCES = (agentworldbench.SOURCE,)
@@ -30,9 +32,9 @@ EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 
 
-@cache
-def _as_worker() -> None:
-    """Once in each worker: end by SIGTERM without a word, leave Ctrl-C to the parent, and die with it (Linux)."""
+def as_worker() -> None:
+    """Of each worker, before it waits for work, since one whose parent dies before would wait for ever: end by SIGTERM
+    without a word, leave Ctrl-C to the parent, and die with it (Linux)."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
@@ -49,42 +51,46 @@ def _as_worker() -> None:
 def convert_numbered(
     numbered: tuple[int, Unit], folder: str, chosen: str | None, filters: bool, redact: bool
 ) -> FileCount:
-    _as_worker()
     number, unit = numbered
     return _convert_unit(unit, Path(folder, f"{number:06}"), chosen, filters, redact)
 
 
 def _convert_unit(unit: Unit, part: Path, chosen: str | None, filters: bool, redact: bool) -> FileCount:
-    """Convert one unit into the file `part`, in a worker process."""
+    """Convert one unit into the files of `part`, in a worker process."""
     count = FileCount(unit.file.name, chosen)
-    with (
-        open(part, "w", encoding="utf-8") as out,
-        open(f"{part}.places", "w") as places,
-        open(f"{part}.ids", "wb") as ids,
-    ):
-        try:
-            head = look(unit.file.path)
-        except DamagedError as error:
-            count.reject(unit.file.name, str(error))
-            return count
-        except OSError as error:
-            count.reject(unit.file.name, _unreadable(error))
-            return count
-        known = by_name(chosen) if chosen is not None else detect(head)
-        if known is None:
-            return count
-        count.format = known.name
-        for where, item in converted(unit, head, known):
-            if isinstance(item, Rejected):
-                count.reject(where, item.reason)
-                continue
-            of_item, line = _line(where, item, filters, redact)
-            count.add(of_item)
-            if line:
-                out.write(line)
-                places.write(json.dumps(where) + "\n")
-                ids.write(_digest(item.id))
+    with ExitStack() as opened:
+        files = {suffix: HashedFile(opened.enter_context(open(f"{part}{suffix}", "wb"))) for suffix in SUFFIXES}
+        _convert(unit, count, files, chosen, filters, redact)
+    finish_part(part, count, files)
     return count
+
+
+def _convert(
+    unit: Unit, count: FileCount, files: dict[str, HashedFile], chosen: str | None, filters: bool, redact: bool
+) -> None:
+    try:
+        head = look(unit.file.path)
+    except DamagedError as error:
+        count.reject(unit.file.name, str(error))
+        return
+    except OSError as error:
+        count.reject(unit.file.name, _unreadable(error))
+        return
+    known = by_name(chosen) if chosen is not None else detect(head)
+    if known is None:
+        count.begins_with = head.text[:SEEN_CHARACTERS]
+        return
+    count.format = known.name
+    for where, item in converted(unit, head, known):
+        if isinstance(item, Rejected):
+            count.reject(where, item.reason)
+            continue
+        of_item, line = _line(where, item, filters, redact)
+        count.add(of_item)
+        if line:
+            files[""].write(line.encode())
+            files[".places"].write(json.dumps(where).encode() + b"\n")
+            files[".ids"].write(_digest(item.id))
 
 
 def _digest(name: str) -> bytes:
@@ -137,7 +143,7 @@ def converted(unit: Unit, head: Head, known: Format) -> Iterator[tuple[str, Traj
     path = unit.file.path
     try:
         found = lines(path, unit.start, unit.end, unit.number) if unit.is_part else records(path, head)
-        if known.whole and head.layout in ("array", "lines"):
+        if known.whole and head.layout in ("array", "lines", "stream"):
             found = _together(list(found))
         for record in found:
             if isinstance(record, Rejected):

@@ -13,7 +13,7 @@ from agentworld.data.unicode_text import without_lone_surrogates
 
 REASONS_KEPT = 1000  # of a file, in the report; all are counted
 SKIPPED_KEPT = 1000  # entries of folders that are no files, in the report; all are counted
-SHOWN_REASONS = 10  # on the screen
+SHOWN_REASONS, SHOWN_FILES = 10, 3  # on the screen
 
 NUMBERS = ("read", "kept", "rejected", "turns", "turns_read", "replaced_surrogates")
 COUNTERS = {  # of a file, with the names that each may hold
@@ -39,6 +39,7 @@ class FileCount:
     filtered: Counter[str] = field(default_factory=Counter)
     redacted: Counter[str] = field(default_factory=Counter)
     reasons: list[dict[str, str]] = field(default_factory=list)
+    begins_with: str = ""  # of a file of no known format
     first_bad: dict[str, str] | None = None  # of what no filter rejected: damage, records that give nothing
 
     def reject(self, where: str, reason: str, dropped_by: str | None = None) -> None:
@@ -61,8 +62,24 @@ class FileCount:
         self.reasons += other.reasons[: REASONS_KEPT - len(self.reasons)]
         self.first_bad = self.first_bad or other.first_bad
 
+    @property
+    def is_unrecognised(self) -> bool:
+        return self.format is None and self.read == 0
 
-def make_report(counts: Sequence[FileCount], skipped: list[dict[str, str]]) -> dict[str, Any]:
+
+def make_report(
+    counts: Sequence[FileCount],
+    skipped: list[dict[str, str]],
+    output: dict[str, Any] | None = None,
+    stopped: str | None = None,
+) -> dict[str, Any]:
+    """The report.
+
+    Args:
+        skipped: entries of folders that are not read.
+        output: what was written, with its hash; None where nothing was.
+        stopped: why the import came to no output; the counts are then those of what was read before.
+    """
     files = [
         {
             "path": count.path,
@@ -81,9 +98,19 @@ def make_report(counts: Sequence[FileCount], skipped: list[dict[str, str]]) -> d
     totals["turns_kept"] = totals["turns"]
     for name, names in COUNTERS.items():
         totals[name] = _named(sum((getattr(count, name) for count in counts), Counter()), names)
-    totals["unrecognised_files"] = sum(count.format is None and count.read == 0 for count in counts)
+    unrecognised = [{"path": count.path, "begins_with": count.begins_with} for count in counts if count.is_unrecognised]
+    totals["unrecognised_files"] = len(unrecognised)
     totals["skipped"] = len(skipped)
-    return {"files": files, "skipped": skipped[:SKIPPED_KEPT], "totals": totals}
+    if output is not None:
+        output = output | {"trajectories": totals["kept"], "turns": totals["turns"]}
+    return {
+        "output": output,
+        "stopped": stopped,
+        "totals": totals,
+        "unrecognised": unrecognised,
+        "skipped": skipped[:SKIPPED_KEPT],
+        "files": files,
+    }
 
 
 def _named(counter: Counter[str], names: Sequence[str]) -> dict[str, int]:
@@ -108,6 +135,12 @@ def summary(report: dict[str, Any], out: Path) -> str:
     totals = report["totals"]
     rows = [f"{out}: {totals['kept']} trajectories, {totals['turns']} turns; {totals['rejected']} of {totals['read']} "
             f"records rejected, {totals['unrecognised_files']} files of no known format"]  # fmt: skip
+    if report["output"] is not None:
+        rows.append(f"  {report['output']['bytes']:,} bytes, sha256 {report['output']['sha256']}")
+    if unrecognised := report["unrecognised"]:
+        more = len(unrecognised) - SHOWN_FILES
+        named = ", ".join(file["path"] for file in unrecognised[:SHOWN_FILES])
+        rows.append(f"  of no known format: {named}" + (f" and {more} more (--report lists all)" if more > 0 else ""))
     if totals["skipped"]:
         first = report["skipped"][0]
         rows.append(f"  {totals['skipped']} entries of folders skipped, the first {first['path']}: {first['reason']}")

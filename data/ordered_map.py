@@ -14,15 +14,19 @@ _shared: Any = None  # of a worker process: what it was forked with
 
 
 def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], workers: int, ahead: int
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    workers: int,
+    ahead: int,
+    initializer: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
     """The results in the order of the items.
 
     At most `ahead` items beyond the one that is waited for are given to the processes. Where single items take long,
     `ahead` should be many times `workers`, or processes idle behind the one that takes longest. Closing the iterator
-    waits for what is under way and drops the rest.
+    waits for what is under way and drops the rest. `initializer` is called once in each process, before its first item.
     """
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=initializer) as pool:
         yield from _in_order(pool, function, items, ahead)
 
 

@@ -42,6 +42,19 @@ def is_parquet_name(path: str | Path) -> bool:
     return Path(path).suffix.lower() == PARQUET_SUFFIX
 
 
+def holds_trajectories(path: Path) -> bool:
+    """Whether a file is Parquet with the columns of trajectories."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not _is_parquet(path):
+        return False
+    try:
+        return pq.read_schema(path).names == _schema().names
+    except (pa.ArrowException, OSError, ValueError):
+        return False
+
+
 @contextmanager
 def open_writer(path: str | Path) -> Iterator[Writer]:
     """A writer of Parquet for the ending `.parquet`, else of JSON Lines; the file is whole when the block ends.

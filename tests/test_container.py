@@ -19,6 +19,11 @@ def read(path: Path) -> tuple[str, list]:
     return head.layout, [r.value if isinstance(r, Record) else r for r in container.records(path, head)]
 
 
+def told(found: list) -> list:
+    """The places of what was rejected among the values."""
+    return [item.where if isinstance(item, Rejected) else item for item in found]
+
+
 def written(tmp_path: Path, content: str | bytes) -> Path:
     path = tmp_path / "file"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -36,6 +41,9 @@ def written(tmp_path: Path, content: str | bytes) -> Path:
         (json.dumps(ROWS[0]), "object", ROWS[:1]),
         (json.dumps({"rows": ROWS}, indent=1), "object", [{"rows": ROWS}]),
         ("[1, 2]\n[3]\n", "lines", [[1, 2], [3]]),
+        ("".join(map(json.dumps, ROWS)), "stream", ROWS),
+        (" ".join(json.dumps(row, indent=1) for row in ROWS) + "\n", "stream", ROWS),
+        (json.dumps({"long": "x" * 2_000_000}) + json.dumps(ROWS[1]), "stream", [{"long": "x" * 2_000_000}, ROWS[1]]),
         ("Question: a\nAction 1: b\n", "text", ["Question: a\nAction 1: b\n"]),
     ],
 )
@@ -48,6 +56,11 @@ def test_an_array_reads_the_same_whatever_the_buffer(tmp_path, monkeypatch, chun
     monkeypatch.setattr(container, "CHUNK_CHARACTERS", chunk)
     values = [*ROWS, 12, 3.5e10, "]", [], None, {"deep": [[[{}]]]}]
     assert read(written(tmp_path, json.dumps(values))) == ("array", values)
+    damaged = '[{"]": "}\\\\\\"", "x": }, ' + json.dumps(values)[1:]
+    layout, found = read(written(tmp_path, damaged))
+    assert (layout, told(found)) == ("array", ["[0]", *values])
+    streams = [value for value in values if isinstance(value, dict)]
+    assert read(written(tmp_path, "\n".join(json.dumps(v, indent=0) for v in streams))) == ("stream", streams)
 
 
 @pytest.mark.parametrize(
@@ -56,11 +69,24 @@ def test_an_array_reads_the_same_whatever_the_buffer(tmp_path, monkeypatch, chun
         ('{"a": 1}\n{"b": \n{"c": 3}\n', [{"a": 1}, ":2", {"c": 3}], "not JSON"),
         ('{"a": 1}\n\n{"c": 3}\n', [{"a": 1}, ":2", {"c": 3}], "blank line"),
         ('{"a\n{"b": 2}\n', [":1", {"b": 2}], "not JSON"),
-        ('[{"a": 1}, {"b": 2}, {"c', [{"a": 1}, {"b": 2}, ""], "after 2 elements"),
+        ('[{"a": 1}, {"b": 2}, {"c', [{"a": 1}, {"b": 2}, ""], "in element 2; what follows is lost"),
+        ('[{"a": 1}, {"b": 2}', [{"a": 1}, {"b": 2}, ""], "the array does not end after 2 elements"),
+        ('[{"a": }, {"b": 2}]', ["[0]", {"b": 2}], "not JSON: Expecting value"),
+        ('[{"a": 1}, {"b": [1 2]}, {"c": 3}]', [{"a": 1}, "[1]", {"c": 3}], "not JSON: Expecting ',' delimiter"),
+        ('[{"a": 1}, {"b": nil} x, {"c": 3}]', [{"a": 1}, ""], "in element 1; what follows is lost"),
+        ('{"a": 1}{"b": }{"c": 3}', [{"a": 1}, "[1]", {"c": 3}], "not JSON: Expecting value"),
+        ('{"a": } {"b": 2}', ["[0]", {"b": 2}], "not JSON: Expecting value"),
+        ('{"a": 1} {"b": 2', [{"a": 1}, ""], "in value 1; what follows is lost"),
+        ('{"a": 1} and more', [{"a": 1}, ""], "in value 1; what follows is lost"),
+        (
+            '{"a": 1}{"b": 2}\n{"c": 3}\n',
+            [":1", {"c": 3}],
+            "more than one JSON value on the line, the second at column 9",
+        ),
         (b'{"a": 1}\n{"b": "\xe9"}\n{"c": 3}', [{"a": 1}, ":2", {"c": 3}], "not UTF-8 at byte 7"),
         ('{"a": 1}\n' + "[" * 100_000 + "\n", [{"a": 1}, ":2"], "read"),
-        ('[{"a": 1}, {"b": ' + "9" * 5000 + "}]", [{"a": 1}, ""], "element 1 cannot be read: Exceeds the limit"),
-        ('[{"a": 1}, ' + "[" * 100_000 + "]" * 100_000 + "]", [{"a": 1}, ""], "element 1 is nested too deep"),
+        ('[{"a": 1}, {"b": ' + "9" * 5000 + "}]", [{"a": 1}, "[1]"], "cannot be read: Exceeds the limit"),
+        ('[{"a": 1}, ' + "[" * 100_000 + "]" * 100_000 + "]", [{"a": 1}, "[1]"], "nested too deep"),
         ('[{"a": 1}] [{"b": 2}]', [{"a": 1}, ""], "text after the array"),
         ('[{"a": 1}]' + " " * 300 + "x", [{"a": 1}, ""], "text after the array"),
         ('[{"a": 1} {"b": 2}]', [{"a": 1}, ""], "after 1 elements: no comma"),
@@ -69,7 +95,7 @@ def test_an_array_reads_the_same_whatever_the_buffer(tmp_path, monkeypatch, chun
 def test_damage_is_told_where_it_stands(tmp_path, content, values, reason) -> None:
     _, found = read(written(tmp_path, content))
     rejected = [item for item in found if isinstance(item, Rejected)]
-    assert [item.where if isinstance(item, Rejected) else item for item in found] == values
+    assert told(found) == values
     assert len(rejected) == 1 and reason in rejected[0].reason
 
 
@@ -82,7 +108,9 @@ def test_damage_is_told_where_it_stands(tmp_path, content, values, reason) -> No
         ('{"a": [1,\n', "not JSON"),
         (b"caf\xe9 au lait", "not UTF-8 at byte 3"),
         ("[" * 100_000, "deep"),
-        ("[" + "9" * 5000 + "]", "element 0 cannot be read: Exceeds the limit"),
+        ("[" + "9" * 5000 + "]", "cannot be read: Exceeds the limit"),
+        (b"PAR1\x15\x04", "Parquet, which is no log"),
+        ('[{"a": }, {"b": }]', "not JSON: Expecting value"),
         (b"\x1f\x8b\x08\x00", "gunzip"),
         ('{"a": 1}'.encode("utf-16"), "iconv -f utf-16"),
     ],

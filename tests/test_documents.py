@@ -79,7 +79,7 @@ def test_damaged_lines_are_counted_by_line_and_stop_the_reading_under_fail(tmp_p
         f"{path}:4: expected a JSON object with the field 'text'",
         f"{path}:5: no field 'text'; there are id, lang",
         f"{path}:8: not UTF-8 at byte 10; convert it, for example with iconv -f latin1 -t utf8",
-        f"{path}:9: not JSON: Unterminated string starting at at column 10 (truncated?)",
+        f"{path}:9: not JSON: Unterminated string starting at column 10 (truncated?)",
     ]
     with pytest.raises(ContentError, match=re.escape(f"{path}:2: text: expected a text, found NoneType; data.on_bad=")):
         read(path)

@@ -1,13 +1,21 @@
 """Importing: every record is kept or counted with its place, and the bytes do not depend on workers and shards."""
 
+import hashlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from agentworld.data import import_units, importing
+from agentworld.data.corpus import ReadCount, read_corpus
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.formats import FORMATS
 from agentworld.data.schema import read_jsonl
+from agentworld.data.trajectory_files import read_trajectories
 from agentworld.train.cli import main
 
 
@@ -73,6 +81,11 @@ def test_the_bytes_do_not_depend_on_workers_and_shards_join_to_the_whole(logs, t
     monkeypatch.setattr(import_units, "UNIT_BYTES", 1000)
     for workers in (1, 3):
         assert imported(tmp_path, logs, workers=workers) == (whole, report)
+    sha256 = hashlib.sha256(whole).hexdigest()
+    kept, turns = report["totals"]["kept"], report["totals"]["turns"]
+    assert report["output"] == {
+        "path": "out.jsonl", "bytes": len(whole), "sha256": sha256, "trajectories": kept, "turns": turns,
+    }  # fmt: skip
     parts, rejected = b"", []
     for index in range(4):
         part, of_part = imported(tmp_path, logs, shard=(index, 4))
@@ -80,6 +93,82 @@ def test_the_bytes_do_not_depend_on_workers_and_shards_join_to_the_whole(logs, t
         rejected += [entry for file in of_part["files"] for entry in file["rejected"]]
     assert parts == whole
     assert rejected == [entry for file in report["files"] for entry in file["rejected"]]
+
+
+def test_parquet_holds_the_same_whatever_the_workers_and_shards_read_in_order_give_the_whole(
+    logs, tmp_path, monkeypatch
+) -> None:
+    imported(tmp_path, logs)
+    whole = list(read_jsonl(tmp_path / "out.jsonl"))
+    monkeypatch.setattr(import_units, "UNIT_BYTES", 1000)
+    columns, made = tmp_path / "out.parquet", []
+    for workers in (1, 3):
+        report = importing.import_files([logs], columns, workers=workers, say=str)
+        made.append(columns.read_bytes())
+        assert report["output"]["sha256"] == hashlib.sha256(made[-1]).hexdigest()
+        assert (report["output"]["path"], report["output"]["trajectories"]) == ("out.parquet", len(whole))
+    assert made[0] == made[1] and list(read_trajectories(columns)) == whole
+    in_order = []
+    for index in range(3):
+        importing.import_files([logs], tmp_path / f"{index}.parquet", shard=(index, 3), say=str)
+        in_order += read_trajectories(tmp_path / f"{index}.parquet")
+    assert in_order == whole
+    empty = importing.import_files([logs / "deep"], tmp_path / "e.parquet", shard=(1, 9), say=str)
+    assert empty["output"]["trajectories"] == 0 and pq.read_table(tmp_path / "e.parquet").num_rows == 0
+
+
+def test_parquet_that_an_import_wrote_may_be_replaced_and_is_no_log(logs, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        assert main(["import", "logs", "--out", "logs/out.parquet"]) == 0
+    assert main(["import", "logs", "--out", "x.jsonl", "--report", "r.json"]) == 0
+    (rejected,) = [file for file in json.loads(Path("r.json").read_text())["files"] if "parquet" in file["path"]]
+    assert "Parquet, which is no log" in rejected["rejected"][0]["reason"]
+    pq.write_table(pa.table({"other": [1]}), "logs/out.parquet")
+    capsys.readouterr()
+    assert main(["import", "logs", "--out", "logs/out.parquet"]) == 2
+    assert "logs/out.parquet: a log below logs, which would be replaced" in capsys.readouterr().err
+
+
+def test_files_of_no_known_format_are_named_on_the_screen_and_all_in_the_report(
+    logs, tmp_path, monkeypatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for number in range(3):
+        Path(f"logs/z{number}.txt").write_text(f"text {number}\n")
+    assert main(["import", "logs", "--out", "x.jsonl", "--report", "r.json"]) == 0
+    shown = capsys.readouterr().out
+    assert (
+        "  of no known format: logs/SOURCE.md, logs/other.json, logs/z0.txt and 2 more (--report lists all)\n" in shown
+    )
+    assert json.loads(Path("r.json").read_text())["unrecognised"] == [
+        {"path": "logs/SOURCE.md", "begins_with": "# notes"},
+        {"path": "logs/other.json", "begins_with": '{"some": "thing"}'},
+        *({"path": f"logs/z{number}.txt", "begins_with": f"text {number}\n"} for number in range(3)),
+    ]
+
+
+def test_one_id_in_two_shards_is_in_both_and_refused_where_both_are_read(tmp_path) -> None:
+    """The whole import keeps the first; who reads two shards refuses the second, with the id and both files."""
+    (tmp_path / "logs").mkdir()
+    for name in "ab":
+        (tmp_path / "logs" / f"{name}.jsonl").write_text(json.dumps(row("twin")) + "\n" + json.dumps(row(name)) + "\n")
+    outs = [tmp_path / f"{index}.jsonl" for index in range(2)]
+    for index, out in enumerate(outs):
+        importing.import_files([tmp_path / "logs"], out, shard=(index, 2), say=str)
+        assert [t.id for t in read_jsonl(out)] == ["twin", "ab"[index]]
+    with pytest.raises(ContentError, match=r"1\.jsonl.*'twin'.*0\.jsonl already"):
+        list(read_corpus(outs, "fail", ReadCount()))
+
+
+def test_help_names_every_format_and_does_not_load_them_for_others(capsys) -> None:
+    with pytest.raises(SystemExit):
+        main(["import", "--help"])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "auto: by content (default), or " + ", ".join(known.name for known in FORMATS) in shown
+    code = "import sys; from agentworld.train.cli import _parser; _parser().parse_args(['import', 'x', '--out', 'y']); "
+    code += "assert 'agentworld.data.formats' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_where_the_folder_lies_changes_nothing(logs, tmp_path, monkeypatch) -> None:

@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
-from agentworld.train.arguments import not_negative, positive, shard, share
+from agentworld.train.arguments import positive, share
+from agentworld.train.import_arguments import IMPORT_HELP, add_import_arguments
 
 DONE, FAILED, WRONG_REQUEST, STOPPED, INTERRUPTED = 0, 1, 2, 3, 130
 
@@ -67,14 +68,6 @@ line.
 
 example:
   agentworld record terminal --count 200 --seed 1 --out terminal.jsonl
-"""
-IMPORT_HELP = """\
-Turns agent logs of any known format into trajectories, one a line. Files are recognised by their content; what gives no
-trajectory is counted with its place and the reason.
-
-example:
-  agentworld import logs/ --out mine.jsonl --report import.json
-  agentworld train recipe=smoke data.trajectories=[mine.jsonl]
 """
 SHOW_HELP = """\
 Shows a trajectory: its turns, what the CPT mask makes of each, and as a page every token, trained or context.
@@ -163,7 +156,7 @@ def import_logs(options: argparse.Namespace) -> int:
     report = importing.import_files(
         options.paths, options.out, options.format, options.on_bad, options.shard, options.workers, _say,
         filters=options.filters == "on", redact=options.redact == "on",
-        report_to=options.report,
+        report_to=options.report, resume=options.resume,
     )  # fmt: skip
     _say(import_report.summary(report, options.out))
     return DONE
@@ -251,21 +244,13 @@ def _add_data_verbs(verbs: Any, layout: type[argparse.HelpFormatter]) -> None:
     verb = verbs.add_parser(
         "import", help="turn agent logs into trajectories", description=IMPORT_HELP, formatter_class=layout
     )
-    verb.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="files, and folders to search")
-    verb.add_argument("--out", type=Path, required=True, metavar="FILE.jsonl", help="written when complete")
-    verb.add_argument("--format", default="auto", metavar="NAME", help="auto: by content (default)")
-    verb.add_argument("--report", type=Path, metavar="FILE.json", help="what was kept and rejected, file by file")
-    verb.add_argument("--on-bad", choices=("skip", "fail"), default="skip", help="a record that gives nothing")
-    verb.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N", help="the I-th of N parts, from 0")
-    verb.add_argument("--workers", type=not_negative, default=0, help="processes; 0 = one a core (default)")
-    for name, what in (("filters", "the paper's filters"), ("redact", "personal data and secrets to placeholders")):
-        verb.add_argument(f"--{name}", choices=("on", "off"), default="on", help=f"{what} (default on)")
+    add_import_arguments(verb)
     verb.set_defaults(verb=import_logs)
 
     verb = verbs.add_parser(
         "show", help="look at trajectories and their masks", description=SHOW_HELP, formatter_class=layout
     )
-    verb.add_argument("file", type=Path, metavar="FILE.jsonl", help="trajectories; also a pool of a run")
+    verb.add_argument("file", type=Path, metavar="FILE", help="trajectories, .jsonl or .parquet; also a pool of a run")
     verb.add_argument("--trajectory", metavar="ID", help="which one (default: the first)")
     verb.add_argument("--mask", choices=("cpt", "sft", "rl"), help="of a stage (default: the pool's, else cpt)")
     verb.add_argument(

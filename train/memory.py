@@ -31,7 +31,7 @@ STEP_BYTES = 8  # bfloat16 gradient, its flat copy and its float32 copy; then th
 
 @dataclass(frozen=True)
 class Engine:
-    """What of DeepSpeed decides memory. The last three count elements; `bucket` of a reduction, over one or two buffers."""
+    """What of DeepSpeed decides memory. The last three are elements; `bucket` of a reduction (one or two buffers)."""
 
     zero_stage: int
     expert_parallel: int = 1

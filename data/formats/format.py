@@ -21,8 +21,10 @@ class UnusableError(ContentError):
 class Head:
     """What detection sees of a file.
 
-    `layout`: "object" (one JSON object), "array" (one JSON array), "lines" (one JSON value a line) or "text".
-    `first`: the object, the first element, the value of the first line; None for text.
+    `layout`: "object" (one JSON object), "array" (one JSON array), "lines" (one JSON value a line), "stream" (JSON
+    values that follow each other without lines) or "text".
+    `first`: the object, the first element, the value of the first line, the first value; None for text. What is damaged
+    before it is passed over.
     `text`: the first 65,536 characters.
     """
 
@@ -51,7 +53,8 @@ class Rejected:
 @dataclass(frozen=True)
 class Format:
     """`convert` gets one record: a JSON value, or the whole text of a text file. With `whole` it gets all elements of
-    an array, or the values of all lines, as one list. It raises UnusableError where the record gives nothing.
+    an array, or all values of lines or of a stream, as one list. It raises UnusableError where the record gives
+    nothing.
 
     Args:
         about: half a line for the list of known formats.

@@ -30,13 +30,13 @@ def matches(head: Head) -> bool:
         # mini-swe-agent keeps messages too, and names its schema.
         known = "trajectory_format" in first or livemcpbench.matches(head)
         return not known and _are_messages(first.get("messages"))
-    return head.layout in ("array", "lines") and _are_messages(first)
+    return head.layout in ("array", "lines", "stream") and _are_messages(first)
 
 
 def matches_messages(head: Head) -> bool:
     """Other agents keep bare messages as well, with their actions in the text; those have no tool calls."""
     is_message = _are_messages([head.first]) and "content" in head.first and "messages" not in head.first
-    return head.layout in ("array", "lines") and is_message and any(key in head.text for key in CALL_KEYS)
+    return head.layout in ("array", "lines", "stream") and is_message and any(key in head.text for key in CALL_KEYS)
 
 
 def convert(record: Any, origin: Origin) -> Iterator[Trajectory]:
