@@ -42,10 +42,19 @@ class Rendered:
 
 
 @dataclass(frozen=True)
+class Message:
+    """One message of a prompt as text, and how many ids its text took."""
+
+    role: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a model answered. `ended`: it produced the end id. `tag_valid`: exactly one closed tag, nothing after it
-    (False where no tag was asked for). `answer`: all that stands after the thinking, tags and all, from which the guards
-    of the reward say what is wrong with the form."""
+    (False where no tag was asked for). `answer`: all that stands after the thinking, tags and all, from which the
+    guards of the reward say what is wrong with the form."""
 
     text: str
     thinking: str | None
@@ -99,6 +108,18 @@ class Renderer:
             ids.append(self.end_id)
             ids += self._newline
         return ids + self._opening(turns[index])
+
+    def messages(self, prompt_ids: Sequence[int]) -> list[Message]:
+        """What `prompt` rendered, taken apart from its ids: the system prompt, then actions (`user`) and observations
+        (`assistant`) in turn, the action to be answered last. So whoever reads a history reads the model's."""
+        ids = [int(token) for token in prompt_ids]
+        starts = [place for place, token in enumerate(ids) if token == self.start_id]
+        found = []
+        for start in starts[:-1]:  # the last one opens the answer
+            role = next(role for role, header in self._headers.items() if ids[start : start + len(header)] == header)
+            body = ids[start + len(self._headers[role]) : ids.index(self.end_id, start)]
+            found.append(Message(role, self.decode(body), len(body)))
+        return found
 
     def conversation(self, system: str, turns: Sequence[Turn], trained: Sequence[bool]) -> Rendered:
         """A whole trajectory without thinking (CPT): where `trained[i]`, the observation of turn i and its end id carry
@@ -166,9 +187,9 @@ class Renderer:
 
 
 def parse_text(completion: str, ended: bool, tagged: bool = True) -> Prediction:
-    """`Renderer.parse` for a completion that is kept as text, such as a server's: the last `</think>` (or, unclosed, the
-    first `<think>`) splits off the thought, whether it was a control token or not. `ended`: the model ended its answer
-    by itself; the end token's own text must be gone."""
+    """`Renderer.parse` for a completion that is kept as text, such as a server's: the last `</think>` (or, unclosed,
+    the first `<think>`) splits off the thought, whether it was a control token or not. `ended`: the model ended its
+    answer by itself; the end token's own text must be gone."""
     if not tagged:
         return Prediction(completion, None, ended, False, completion)
     thinking, closed, answer = completion.rpartition(END_THINK)

@@ -46,7 +46,8 @@ _JSON_KEY = re.compile(r'"[^"\n]*"\s*:')
 _LABEL = re.compile(r"^[^\n:]{1,40}:\s*$", re.MULTILINE)
 _PLACEHOLDER = re.compile(
     r"(?i)\b(?:(?:the |an? |your |insert |predicted |actual |expected |tool |simulated )*"
-    r"(?:observation|output|response|result|content|text|answer)s?(?: (?:goes|here|follows|would be|is shown|placeholder))*"
+    r"(?:observation|output|response|result|content|text|answer)s?"
+    r"(?: (?:goes|here|follows|would be|is shown|placeholder))*"
     r"|placeholder|todo|tbd|n/?a|null|none|undefined|empty|lorem ipsum[^\n]*)\b"
 )
 
@@ -58,24 +59,25 @@ class Hit:
 
 
 def form_hit(prediction: Prediction) -> Hit | None:
-    """What is wrong with the form of a completion; None where it ended and holds exactly one closed tag, nothing after
-    it."""
+    """What is wrong with the form of a completion; None where it ended and holds exactly one closed tag, thinking
+    included, and nothing after it."""
     if not prediction.ended:
         return Hit("not_ended", "the completion has no end token, it was cut at the token limit")
-    if prediction.tag_valid:
-        return None
     rule = "the answer is not exactly one closed <predicted_observation> tag with nothing after it: "
     answer, thinking = prediction.answer, prediction.thinking or ""
+    if prediction.tag_valid:  # an answer, a second thought and another answer are two answers
+        drafted = OPEN_TAG in thinking and CLOSE_TAG in thinking
+        return Hit("several_tags", rule + "another one stands in the thinking") if drafted else None
     opened, closed = answer.count(OPEN_TAG), answer.count(CLOSE_TAG)
     if not opened and OPEN_TAG in thinking:
         return Hit("hidden_in_thinking", rule + "it stands in the thinking")
     if not opened:
         return Hit("no_tag", rule + "there is none")
-    if not closed:
+    if answer.rfind(CLOSE_TAG) < answer.rfind(OPEN_TAG):
         return Hit("unclosed_tag", rule + "it is not closed")
     if opened > 1 or closed > 1:
         return Hit("several_tags", rule + f"it is opened {opened} and closed {closed} times")
-    return Hit("text_after_tag", rule + "text follows, or the tag is closed before it is opened")
+    return Hit("text_after_tag", rule + "text follows it")
 
 
 def content_hits(item: Item) -> list[Hit]:

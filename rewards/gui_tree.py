@@ -1,8 +1,8 @@
 """An accessibility tree as text, taken apart into nodes: the three forms of our GUI domains.
 
-    android   [  3] | android.widget.Button | text="Save" res="..." | bounds=[0,0][9,9] | clickable, focused
-    web       <tabs>[a210] combobox 'Quantity' value='1', clickable, focused
-    os        a table with tabs between its cells; the first line names the columns
+android   [  3] | android.widget.Button | text="Save" res="..." | bounds=[0,0][9,9] | clickable, focused
+web       <tabs>[a210] combobox 'Quantity' value='1', clickable, focused
+os        a table with tabs between its cells; the first line names the columns
 """
 
 import re

@@ -10,12 +10,14 @@ guard of the content (rewards/guard.py) that fires puts all dimensions to 1 and 
 `reward.guards` says. The paper's alternatives, Reference-Reward and Turing test, compare by a judge and are not here.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
-from agentworld.rewards.guard import Hit, content_hits, form_hit, unsupported
+from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
 from agentworld.rewards.rubric import LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RewardSettings
 from agentworld.rewards.verdicts import Context, Item, Verdict
@@ -40,14 +42,20 @@ class Reward:
     guards: tuple[Hit, ...] = ()
 
 
+def without_rubric(prediction: Prediction) -> Reward | None:
+    """The reward 0 of a completion of broken form, for which no rubric is asked; None for every other."""
+    form = form_hit(prediction)
+    return None if form is None else Reward(0.0, 0.0, None, None, f"0: {form.reason}", guards=(form,))
+
+
 def reward(
     prediction: Prediction,
     reference: str,
     action: str,
     deterministic: bool | None,
     settings: RewardSettings,
-    context: Context = NO_CONTEXT,
     scores: RubricScores | None = None,
+    context: Context = NO_CONTEXT,
 ) -> Reward:
     """Reward one completion of the policy.
 
@@ -55,8 +63,8 @@ def reward(
         prediction: the completion as `Renderer.parse(ids, tagged=True)` or `render.parse_text` read it.
         reference: the real observation of the turn.
         deterministic: whether the observation follows from the session alone; None (unknown) counts as no.
+        scores: what a judge gave; None computes the reference scores.
         context: domain and history, for the verifiers of the domain and the guards.
-        scores: of a judge; without them the reference scorer scores.
 
     Returns:
         Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights).
@@ -65,9 +73,8 @@ def reward(
         RequestError: `reward.rubric`, `reward.rule` or `reward.guards` names nothing known.
     """
     _require_known(settings)
-    form = form_hit(prediction)
-    if form is not None:
-        return Reward(0.0, 0.0, None, None, f"0: {form.reason}", guards=(form,))
+    if (broken := without_rubric(prediction)) is not None:
+        return broken
     item = Item(prediction.text, reference, action, deterministic, context)
     verdicts = RULES[settings.rule](item)
     hits = content_hits(item)
@@ -131,3 +138,23 @@ def _require_known(settings: RewardSettings) -> None:
     ):
         if value not in known:
             raise RequestError(f"reward.{key}={value}: unknown {key}; known: {', '.join(known)}")
+
+
+def to_row(reward: Reward) -> dict[str, Any]:
+    """The JSON-able form in which a reward is stored and shown: total, parts, and why."""
+    return {
+        "reward": reward.total,
+        "rubric": reward.rubric,
+        "rule": reward.rule,
+        "scores": asdict(reward.scores) if reward.scores else None,
+        "verdicts": [asdict(verdict) for verdict in reward.verdicts],
+        "guards": [asdict(hit) for hit in reward.guards],
+        "reason": reward.reason,
+    }
+
+
+def guard_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """For a step's metrics: the share of rows (of `to_row`) on which each guard fired. Every guard is there, so that a
+    mean over ranks counts those on which it was silent."""
+    fired = Counter(hit["name"] for row in rows for hit in row["guards"])
+    return {f"guards/{name}": fired[name] / len(rows) for name in GUARD_NAMES}

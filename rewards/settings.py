@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from agentworld.data.errors import RequestError
+from agentworld.data.schema import DOMAINS
+
 RUBRICS = ("reference_scorer",)  # what `rubric` may be
 RULES = ("verifiers", "exact_match")  # what `rule` may be
 GUARD_POLICIES = ("lowest", "zero", "report")  # what `guards` may be
@@ -24,3 +27,16 @@ class RewardSettings:
     # What a hit of a content guard does (rewards/guard.py): lowest = the bottom of the scale, all dimensions 1 and the
     # rule a no, as for an honest answer of which nothing is right; zero = 0, as for a broken form; report = nothing.
     guards: str = "lowest"
+
+
+def check_weights(settings: RewardSettings) -> None:
+    """Refuse `reward.domain_rule_weights` that name no domain or are no share.
+
+    Raises:
+        RequestError: naming the key.
+    """
+    for domain, share in settings.domain_rule_weights.items():
+        if domain not in DOMAINS:
+            raise RequestError(f"reward.domain_rule_weights.{domain} is not one of {', '.join(DOMAINS)}")
+        if not 0 <= share <= 1:
+            raise RequestError(f"reward.domain_rule_weights.{domain}={share} must lie between 0 and 1")

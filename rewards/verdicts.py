@@ -8,6 +8,7 @@ passes: a verifier that would fail it must answer None.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from agentworld.data.render import Message
 from agentworld.data.schema import System, Turn
 
 
@@ -30,6 +31,15 @@ class Context:
 def context_of(domain: str, history: Sequence[Turn], system: System) -> Context:
     """The context of a turn of a trajectory."""
     return Context(domain, tuple(history), system.action_space, system.simulation_instruction or "")
+
+
+def context_of_messages(domain: str, messages: Sequence[Message]) -> Context:
+    """The context of a prompt that `Renderer.messages` took apart. The system prompt holds action space and simulation
+    instruction beside other text; both are only searched, so it stands for both."""
+    world, *said = messages
+    pairs = zip(said[:-1:2], said[1::2], strict=True)
+    history = tuple(Turn(action.text, observation.text) for action, observation in pairs)
+    return Context(domain, history, world.text, world.text)
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,9 @@ def exact_verdicts(item: Item) -> list[Verdict]:
     if item.deterministic is not True:
         return []
     equal = exact_match(item.prediction, item.reference)
-    return [Verdict("exact_match", equal, "equal to the real observation" if equal else "differs from the real observation")]
+    return [
+        Verdict("exact_match", equal, "equal to the real observation" if equal else "differs from the real observation")
+    ]
 
 
 def domain_verdicts(item: Item) -> list[Verdict]:

@@ -11,7 +11,9 @@ from agentworld.rewards.json_shape import parsed
 from agentworld.rewards.verdicts import Item, Verdict, compared, without
 
 FEW = 6  # nodes, gone and new together, up to which a change is small enough to follow from the action
-_CODE_TEXT = re.compile(r"(?:fill|type|write|typewrite|press|select_option|keyboard_type)\([^)]*?(['\"])([^'\"]{2,})\1\s*[,)]")
+_CODE_TEXT = re.compile(
+    r"(?:fill|type|write|typewrite|press|select_option|keyboard_type)\([^)]*?(['\"])([^'\"]{2,})\1\s*[,)]"
+)
 
 
 def parses(item: Item) -> Verdict | None:
@@ -24,7 +26,7 @@ def parses(item: Item) -> Verdict | None:
 
 
 def untouched(item: Item) -> Verdict | None:
-    """What the last screen and the truth have in common is there, where the truth is the same screen with few changes."""
+    """What the last screen and the truth have in common is there, where few nodes lie between the two."""
     trees = _small_change(item)
     if trees is None:
         return None

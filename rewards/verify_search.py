@@ -18,8 +18,8 @@ _READS = re.compile(r"(?i)read|get|list|load|recall|retrieve|search|open|view")
 
 
 def structure(item: Item) -> Verdict | None:
-    """The kind of result, where it is one of those with a form: not found (with the title that was asked for), a passage
-    (with its counter), no results, a numbered list (with its numbers)."""
+    """The kind of result, where it is one with a form: not found (with the title that was asked for), a passage (with
+    its counter), no results, a numbered list (with its numbers)."""
     expected = _kind(item.reference)
     if expected == ("text",):
         return None
@@ -52,7 +52,7 @@ def no_leakage(item: Item) -> Verdict | None:
 
 def memory(item: Item) -> Verdict | None:
     """What a memory tool was given comes back when it is read, where the truth brings it back."""
-    name, arguments = _call(item.action)
+    name, _ = _call(item.action)
     if not _MEMORY.search(name) or not _READS.search(name):
         return None
     kept = [value for turn in item.context.history for value in _written(turn.action) if value in item.reference]

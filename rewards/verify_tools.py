@@ -9,7 +9,9 @@ from agentworld.rewards.verdicts import Item, Verdict, compared, without
 from agentworld.rewards.verify_terminal import status
 
 _FAILURE = re.compile(r"(?i)\s*(?:error|exception|traceback|failed|failure|invalid|tool call failed)\b")
-_EDITS = re.compile(r"(?:^|[>\s\"'])(?:str_replace\w*|edit|insert|create|sed\s+-i|apply_patch|write_file)(?=$|[<\s\"':])")
+_EDITS = re.compile(
+    r"(?:^|[>\s\"'])(?:str_replace\w*|edit|insert|create|sed\s+-i|apply_patch|write_file)(?=$|[<\s\"':])"
+)
 _NUMBERED = re.compile(r"^ *(\d+)(?:\t|:)(.*)$", re.MULTILINE)
 
 

@@ -42,7 +42,7 @@ def test_a_wrong_answer_in_closed_form() -> None:
 def test_a_verdict_is_worth_2_5(monkeypatch: pytest.MonkeyPatch) -> None:
     """At equal rubric a flip of the verifier is 0.1 x 25 (recipe: 0.56 points of the mean at 4.5 a point)."""
     yes = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS)
-    monkeypatch.setattr("agentworld.rewards.hybrid.exact_match", lambda prediction, reference: False)
+    monkeypatch.setattr("agentworld.rewards.verifiers.exact_match", lambda prediction, reference: False)
     no = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS)
     assert yes.rubric == no.rubric
     assert yes.total - no.total == pytest.approx(2.5)

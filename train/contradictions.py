@@ -14,7 +14,7 @@ from typing import Any
 from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
-from agentworld.rewards.settings import RUBRICS
+from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
 
@@ -26,6 +26,8 @@ CHOICES = {
     "data.on_bad": ("fail", "skip"),
     "data.record.mix": ("full", "light"),
     "reward.rubric": RUBRICS,
+    "reward.rule": RULES,
+    "reward.guards": GUARD_POLICIES,
     "cpt.lr_scheduler": ("cosine", "constant"),
     "sft.lr_scheduler": ("cosine", "constant"),
     "rl.lr_scheduler": ("cosine", "constant"),
@@ -77,6 +79,7 @@ def validate(config: Config) -> None:
     for name in ("cpt", "sft", "rl"):
         _validate_stage(name, getattr(config, name))
     _validate_rl(config.rl)
+    check_weights(config.reward)
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     _validate_experts(config)
