@@ -19,6 +19,7 @@ from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.verdicts import Context, Item, context_of
 
 FOOLED = RubricScores(5, 5, 5, 5, 5)  # of a judge that believes everything
+PHRASE_GUARDS = ("judge_directed", "self_praise", "thinking_inside")
 ALLOWED = 0.001  # share of the true observations on which a guard may fire
 
 
@@ -165,14 +166,13 @@ def check_rates(trajectories: Iterator[Trajectory], name: str) -> None:
     for mine, others in true_items(trajectories):
         count += 1
         own.update(guard for guard, fires in CONTENT_GUARDS.items() if fires(mine))
-        foreign.update(guard for guard in ("judge_directed", "self_praise") if CONTENT_GUARDS[guard](others))
+        foreign.update(guard for guard in PHRASE_GUARDS if CONTENT_GUARDS[guard](others))
         assert form_hit(Prediction(mine.prediction, None, True, True)) is None
     print(f"\n{name}: {count} true observations")
     for guard in CONTENT_GUARDS:
-        beside = (
-            f", beside a foreign truth {foreign[guard] / count:.3%}" if guard.endswith(("directed", "praise")) else ""
-        )
-        print(f"  {guard}: {own[guard] / count:.3%}{beside}")
+        print(f"  {guard}: {own[guard] / count:.3%}")
+    for guard in PHRASE_GUARDS:
+        print(f"  {guard} beside a foreign truth: {foreign[guard] / count:.3%}")
     assert count > 500
     assert all(hits <= ALLOWED * count for hits in (*own.values(), *foreign.values()))
 
