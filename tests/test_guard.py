@@ -160,8 +160,8 @@ def true_items(trajectories: Iterator[Trajectory]) -> Iterator[tuple[Item, Item]
 
 
 def check_rates(trajectories: Iterator[Trajectory], name: str) -> None:
-    """On its own turn no guard fires at all, whether or not `content_hits` asks it; those that read phrases, which look
-    at the truth only to pass over lines that it holds, fire on at most one text in a thousand beside a foreign truth."""
+    """Each guard fires on at most one text in a thousand on its own turn; those that read phrases, which look at the
+    truth only to pass over lines that it holds, also beside a foreign truth."""
     count, own, foreign = 0, Counter(), Counter()
     for mine, others in true_items(trajectories):
         count += 1
