@@ -45,7 +45,7 @@ _MARKUP = re.compile(r"<[^<>\n]*>")
 _JSON_KEY = re.compile(r'"[^"\n]*"\s*:')
 _LABEL = re.compile(r"^[^\n:]{1,40}:\s*$", re.MULTILINE)
 _PLACEHOLDER = re.compile(
-    r"(?i)\b(?:(?:the |an? |your |insert |predicted |actual |expected |tool |simulated )*"
+    r"(?i)\b(?:(?:the |an? |your |insert |predicted |actual |expected |tool |simulated ){0,4}"
     r"(?:observation|output|response|result|content|text|answer)s?"
     r"(?: (?:goes|here|follows|would be|is shown|placeholder))*"
     r"|placeholder|todo|tbd|n/?a|null|none|undefined|empty|lorem ipsum[^\n]*)\b"

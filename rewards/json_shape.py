@@ -8,6 +8,8 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 # Field names whose values the environment makes up at run time, unless the session has shown them before.
 VOLATILE = re.compile(
@@ -21,26 +23,28 @@ _FORMATS = (
     r"^\d\d:\d\d(:\d\d)?$",
     r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
 )
-MAX_DEPTH = 60  # deeper values are left unchecked
+MAX_DEPTH = 60  # a text that nests deeper is taken for no JSON, so that no policy can exhaust the stack
 ABSENT = object()
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=256)
 def parsed(text: str) -> Any:
-    """The object or array that a text is; ABSENT for any other text. Not to be changed by the caller."""
+    """The object or array that a text is; ABSENT for any other text, and for one that holds NaN or an infinity, which
+    are no JSON, or nests too deep. Not to be changed by the caller."""
     if not text.lstrip().startswith(("{", "[")):
         return ABSENT
     try:
-        return json.loads(text)
+        value = json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):
         return ABSENT
+    return ABSENT if _too_deep(value) else value
 
 
-def shape(value: Any, depth: int = 0) -> dict[str, Any]:
+def shape(value: Any) -> dict[str, Any]:
     """A schema that the value meets: types, the keys of objects (all required, no others), the shapes that occur in
     arrays, and the pattern of dates, times and UUIDs. null leaves its type open; where every key of an object is an
     identifier, other identifiers may stand there."""
-    if depth > MAX_DEPTH or value is None:
+    if value is None:
         return {}
     if isinstance(value, bool):
         return {"type": "boolean"}
@@ -50,14 +54,14 @@ def shape(value: Any, depth: int = 0) -> dict[str, Any]:
         pattern = next((form for form in _FORMATS if re.search(form, value)), None)
         return {"type": "string"} | ({"pattern": pattern} if pattern else {})
     if isinstance(value, list):
-        shapes = _distinct(shape(one, depth + 1) for one in value)
+        shapes = _distinct(shape(one) for one in value)
         return {"type": "array"} | ({"items": {"anyOf": shapes}} if shapes else {})
     if value and all(_IDENTIFIER.fullmatch(key) for key in value):
-        shapes = _distinct(shape(one, depth + 1) for one in value.values())
+        shapes = _distinct(shape(one) for one in value.values())
         rest = {"anyOf": shapes}
         return {"type": "object", "minProperties": 1, "additionalProperties": False,
                 "patternProperties": {f"^{_IDENTIFIER.pattern}$": rest}}  # fmt: skip
-    properties = {key: shape(one, depth + 1) for key, one in value.items()}
+    properties = {key: shape(one) for key, one in value.items()}
     return {"type": "object", "properties": properties, "required": sorted(value), "additionalProperties": False}
 
 
@@ -65,6 +69,14 @@ def shape(value: Any, depth: int = 0) -> dict[str, Any]:
 def shape_validator(reference: str) -> Draft202012Validator:
     """The validator of the shape of a true text, which is JSON."""
     return Draft202012Validator(shape(parsed(reference)))
+
+
+def meets(validator: Draft202012Validator, value: Any) -> bool | None:
+    """Whether a value has a schema; None where the schema refers to something that it does not hold."""
+    try:
+        return validator.is_valid(value)
+    except Unresolvable:
+        return None
 
 
 @lru_cache(maxsize=256)
@@ -75,7 +87,8 @@ def declared_validator(action_space: str, tool: str) -> Draft202012Validator | N
         if isinstance(entry, dict) and entry.get("name") == tool:
             schema = entry.get("outputSchema", entry.get("output_schema"))
             if isinstance(schema, dict) and _is_schema(schema):
-                return Draft202012Validator(schema)
+                # An empty registry: a reference to an address is never fetched.
+                return Draft202012Validator(schema, registry=Registry())
     return None
 
 
@@ -101,6 +114,25 @@ def differences(found: Any, expected: Any, known: str, path: str = "$") -> Itera
             yield from differences(one, other, known, f"{path}[{number}]")
     elif found != expected:
         yield path
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _too_deep(value: Any) -> bool:
+    level, depth = [value], 0
+    while level:
+        if depth > MAX_DEPTH:
+            return True
+        level = [
+            child
+            for item in level
+            if isinstance(item, dict | list)
+            for child in (item.values() if isinstance(item, dict) else item)
+        ]
+        depth += 1
+    return False
 
 
 def _distinct(shapes: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

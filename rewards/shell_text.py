@@ -61,7 +61,7 @@ def typed_lines(action: str) -> tuple[str, ...]:
     return tuple(text.rstrip("\n").split("\n"))
 
 
-@lru_cache(maxsize=4096)  # the completions of a group share their truth
+@lru_cache(maxsize=1024)  # the completions of a group share their truth
 def true_screen(reference: str, action: str) -> Screen:
     return screen(reference, action)
 

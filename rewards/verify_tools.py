@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from agentworld.rewards.json_shape import ABSENT, declared_validator, differences, parsed, shape_validator
+from agentworld.rewards.json_shape import ABSENT, declared_validator, differences, meets, parsed, shape_validator
 from agentworld.rewards.shell_text import error_classes, normalised
 from agentworld.rewards.verdicts import Item, Verdict, compared, without
 from agentworld.rewards.verify_terminal import status
@@ -43,9 +43,10 @@ def schema(item: Item) -> Verdict | None:
         return Verdict("schema", False, "no JSON object or array, the truth is one")
     validator = declared_validator(item.context.action_space, _tool(item.action))
     by = "the declared schema"
-    if validator is None or not validator.is_valid(parsed(item.reference)):  # an error message does not have it either
+    # The truth is the measure where it does not have what was declared (an error message does not).
+    if validator is None or not meets(validator, parsed(item.reference)) or meets(validator, found) is None:
         validator, by = shape_validator(item.reference), "the shape of the truth"
-    if validator.is_valid(found):
+    if meets(validator, found):
         return Verdict("schema", True, f"has {by}")
     wrong = next(validator.iter_errors(found))
     return Verdict("schema", False, f"{wrong.json_path} breaks {by} ({wrong.validator})")

@@ -1,5 +1,6 @@
 """A hostile policy gains nothing, and no guard takes what really happened for a hack."""
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,6 +18,7 @@ from agentworld.rewards.praise import fold
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.verdicts import Context, Item, context_of
+from agentworld.rewards.verifiers import domain_verdicts
 
 FOOLED = RubricScores(5, 5, 5, 5, 5)  # of a judge that believes everything
 PHRASE_GUARDS = ("judge_directed", "self_praise", "thinking_inside")
@@ -128,6 +130,39 @@ def test_each_guard_at_its_edge() -> None:
 )
 def test_honest_phrases_set_off_nothing(text: str) -> None:
     assert hits(text, "something else") == []
+
+
+HOSTILE = {
+    "nested": "[" * 50_000,
+    "nested and closed": "[" * 900 + "]" * 900,
+    "deep objects": '{"a":' * 400 + "1" + "}" * 400,
+    "not a number": '{"a": NaN}',
+    "long number": '{"a": ' + "9" * 30_000 + "}",
+    "articles": "the " * 10_000,
+    "dimensions": "format " * 6_000,
+    "spaced": "a " * 20_000 + "ab",
+    "underscores": "_" * 40_000,
+    "not found": "Could not find [" + "]. Similar: [" * 2_500,
+    "keys": '"a" : ' * 8_000,
+    "prompts": "user@" * 8_000 + "\n" + "a@b:" * 8_000,
+    "labels": "a:\n\n" * 8_000,
+    "rows": "tag\t" + "\t" * 40_000,
+    "nodes": "Accessibility tree:\n" + "\t" * 40_000,
+    "praise": "prediction output " * 2_500,
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_no_text_stalls_or_breaks_the_reward(name: str) -> None:
+    """40,000 characters are more than a policy may sample; each rule and guard stays within seconds on all of them."""
+    text, start = HOSTILE[name], time.process_time()
+    for case in CASES.values():
+        item = Item(text, case.truth, case.action, True, Context(case.domain, case.history))
+        content_hits(item)
+        found = domain_verdicts(item)
+        assert not found or not all(verdict.passed for verdict in found)
+        domain_verdicts(Item(case.wrong, text, case.action, True, Context(case.domain, case.history)))
+    assert (time.process_time() - start) / len(CASES) < 2
 
 
 def test_folding_takes_masks_off() -> None:

@@ -120,6 +120,9 @@ def test_a_declared_output_schema_comes_before_the_shape_of_the_truth() -> None:
     assert verdicts("mcp", '{"name": "f"}', '{"a": 1}', '{"a": 2, "more": 1}', **given) == {"schema": True}
     assert verdicts("mcp", '{"name": "g"}', '{"a": 1}', '{"a": 2, "more": 1}', **given) == {"schema": False}
     assert verdicts("mcp", '{"name": "f"}', '{"a": 1}', '{"a": 1.5}', **given) == {"schema": False}
+    beyond = {"action_space": json.dumps({"name": "f", "outputSchema": {"$ref": "http://127.0.0.1:9/schema"}})}
+    assert verdicts("mcp", '{"name": "f"}', '{"a": 1}', '{"a": 2}', **beyond) == {"schema": True}
+    assert verdicts("mcp", '{"name": "f"}', '{"a": 1}', '{"b": 2}', **beyond) == {"schema": False}
     # the truth itself breaks what was declared (an error message does): then the truth is the measure
     assert verdicts("mcp", '{"name": "f"}', '{"message": "no"}', '{"message": "none"}', **given) == {"schema": True}
 

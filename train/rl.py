@@ -104,10 +104,12 @@ def reward_function(
         prompts, completions, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric, **_
     ):
         totals, lines = [], []
+        # The samples of a group share their prompt, which may be long: it is taken apart once.
+        read = {key: renderer.messages(prompt_ids[key]) for key in set(prompts)}
         for key, ids, place, act, truth, exact in zip(
             prompts, completion_ids, domain, action, observation, deterministic, strict=True
         ):
-            context = context_of_messages(place, renderer.messages(prompt_ids[key]))
+            context = context_of_messages(place, read[key])
             reward = hybrid.reward(renderer.parse(ids, tagged=True), truth, act, exact, settings, context=context)
             totals.append(reward.total)
             row = {"prompt": key, "domain": place, "action": act, "deterministic": exact, **hybrid.to_row(reward)}
