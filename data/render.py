@@ -14,7 +14,7 @@ NFC) also changes text that is not in normal form; this module encodes it as it 
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
@@ -44,14 +44,25 @@ class Rendered:
 
 
 @dataclass(frozen=True)
+class Message:
+    """One message of a prompt as text, and how many ids its text took."""
+
+    role: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a model answered. `ended`: it produced the end id. `tag_valid`: exactly one closed tag, nothing after it
-    (False where no tag was asked for)."""
+    (False where no tag was asked for). `answer`: all that stands after the thinking, tags and all, from which the
+    guards of the reward say what is wrong with the form."""
 
     text: str
     thinking: str | None
     ended: bool
     tag_valid: bool
+    answer: str = field(default="", compare=False)
 
 
 class Renderer:
@@ -98,6 +109,18 @@ class Renderer:
             ids += self._newline
         return ids + self._opening(turns[index])
 
+    def messages(self, prompt_ids: Sequence[int]) -> list[Message]:
+        """What `prompt` rendered, taken apart from its ids: the system prompt, then actions (`user`) and observations
+        (`assistant`) in turn, the action to be answered last. So whoever reads a history reads the model's."""
+        ids = [int(token) for token in prompt_ids]
+        starts = [place for place, token in enumerate(ids) if token == self.start_id]
+        found = []
+        for start in starts[:-1]:  # the last one opens the answer
+            role = next(role for role, header in self._headers.items() if ids[start : start + len(header)] == header)
+            body = ids[start + len(self._headers[role]) : ids.index(self.end_id, start)]
+            found.append(Message(role, self.decode(body), len(body)))
+        return found
+
     def conversation(self, system: str, turns: Sequence[Turn], trained: Sequence[bool]) -> Rendered:
         """A whole trajectory without thinking (CPT): where `trained[i]`, the observation of turn i and its end id carry
         the loss (arXiv:2606.24597 section 3.2). Ends with the last observation's end id."""
@@ -141,15 +164,10 @@ class Renderer:
         if ended:
             ids = ids[: ids.index(self.end_id)]
         if not tagged:
-            return Prediction(self.decode(ids), None, ended, False)
+            text = self.decode(ids)
+            return Prediction(text, None, ended, False, text)
         thinking, answer_ids = self._split_thinking(ids)
-        answer = self.decode(answer_ids)
-        start = answer.rfind(OPEN_TAG)
-        if start < 0:
-            return Prediction(answer, thinking, ended, False)
-        text, closing, after = answer[start + len(OPEN_TAG) :].partition(CLOSE_TAG)
-        single = answer.count(OPEN_TAG) == 1 and answer.count(CLOSE_TAG) == 1
-        return Prediction(text, thinking, ended, bool(closing) and single and not after)
+        return _read_answer(self.decode(answer_ids), thinking, ended)
 
     def _split_thinking(self, ids: list[int]) -> tuple[str | None, list[int]]:
         closes = [i for i, token in enumerate(ids) if token == self.end_think_id]
@@ -166,6 +184,32 @@ class Renderer:
     def _opening(self, turn: Turn) -> list[int]:
         """The action as a user message and the start of the assistant message."""
         return self._message("user", turn.action) + self._newline + self._headers["assistant"]
+
+
+def parse_text(completion: str, ended: bool, tagged: bool = True) -> Prediction:
+    """`Renderer.parse` for a completion that is kept as text, such as a server's: the last `</think>` (or, unclosed,
+    the first `<think>`) splits off the thought, whether it was a control token or not. `ended`: the model ended its
+    answer by itself; the end token's own text must be gone."""
+    if not tagged:
+        return Prediction(completion, None, ended, False, completion)
+    thinking, closed, answer = completion.rpartition(END_THINK)
+    if not closed:
+        answer, opened, thinking = completion.partition(THINK)
+        if not opened:
+            return _read_answer(completion, None, ended)
+        return _read_answer("", thinking.removeprefix("\n").removesuffix("\n"), ended)
+    thinking = thinking.partition(THINK)[2] if THINK in thinking else thinking
+    return _read_answer(answer, thinking.removeprefix("\n").removesuffix("\n"), ended)
+
+
+def _read_answer(answer: str, thinking: str | None, ended: bool) -> Prediction:
+    """Take apart what stands after the thought: the text of the last tag."""
+    start = answer.rfind(OPEN_TAG)
+    if start < 0:
+        return Prediction(answer, thinking, ended, False, answer)
+    text, closing, after = answer[start + len(OPEN_TAG) :].partition(CLOSE_TAG)
+    single = answer.count(OPEN_TAG) == 1 and answer.count(CLOSE_TAG) == 1
+    return Prediction(text, thinking, ended, bool(closing) and single and not after, answer)
 
 
 def _plain_encoder(tokenizer: PreTrainedTokenizerFast) -> tuple[Tokenizer, dict[int, bytes]]:

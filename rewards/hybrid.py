@@ -1,73 +1,160 @@
-"""The RL reward of one completion: rubric and rule, 9:1 (arXiv:2606.24597 section 3.4.1).
+"""The RL reward of one completion: rubric and rule, 9:1 (arXiv:2606.24597 section 3.4.1), behind the guards.
 
     rubric = 5 x mean of the five dimensions                    in [5, 25]
-    rule   = 25 where the verifier says yes, else 0             only where a verifier applies
+    rule   = 25 where all verifiers that apply say yes, else 0  only where one applies
     total  = 0.9 rubric + 0.1 rule, or rubric alone without a verifier
     total  = 0 for a completion that did not end, or whose answer is not exactly one closed tag with nothing after it
 
-The paper gives no formula for items without a verifier; the rubric alone keeps both kinds of item on one scale.
+The paper gives no formula for items without a verifier; the rubric alone keeps both kinds of item on one scale. A
+guard of the content (rewards/guard.py) that fires puts all dimensions to 1 and the rule to 0, or the total to 0, as
+`reward.guards` says. The paper's alternatives, Reference-Reward and Turing test, compare by a judge and are not here.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
-from agentworld.rewards.rubric import RubricScores, reference_scores
-from agentworld.rewards.settings import RUBRICS, RewardSettings
-from agentworld.rewards.verifiers import RULE_SCALE, exact_match
+from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
+from agentworld.rewards.rubric import LOWEST, RubricScores, reference_scores
+from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RewardSettings
+from agentworld.rewards.verdicts import Context, Item, Verdict
+from agentworld.rewards.verifiers import RULE_SCALE, RULES
 
 RUBRIC_SCALE = 5.0  # from the mean of the dimensions to the reward
+NO_CONTEXT = Context()
 
 
 @dataclass(frozen=True)
 class Reward:
     """`total` is what the policy is trained on. `rubric` and `rule` are before weighting; `rule` is None where no
-    verifier was asked, `scores` is None where nothing was scored; `reason` says in words how the total came about."""
+    verifier applies, `scores` is None where nothing was scored. `verdicts` and `guards` say what each verifier found
+    and which guards fired; `reason` says in words how the total came about."""
 
     total: float
     rubric: float
     rule: float | None
     scores: RubricScores | None
     reason: str
+    verdicts: tuple[Verdict, ...] = ()
+    guards: tuple[Hit, ...] = ()
+
+
+def without_rubric(prediction: Prediction) -> Reward | None:
+    """The reward 0 of a completion of broken form, for which no rubric is asked; None for every other."""
+    form = form_hit(prediction)
+    return None if form is None else Reward(0.0, 0.0, None, None, f"0: {form.reason}", guards=(form,))
 
 
 def reward(
-    prediction: Prediction, reference: str, action: str, deterministic: bool | None, settings: RewardSettings
+    prediction: Prediction,
+    reference: str,
+    action: str,
+    deterministic: bool | None,
+    settings: RewardSettings,
+    scores: RubricScores | None = None,
+    context: Context = NO_CONTEXT,
 ) -> Reward:
     """Reward one completion of the policy.
 
     Args:
-        prediction: the completion as `Renderer.parse(ids, tagged=True)` read it.
+        prediction: the completion as `Renderer.parse(ids, tagged=True)` or `render.parse_text` read it.
         reference: the real observation of the turn.
-        deterministic: whether the observation follows from the session alone, so that the rule verifier applies;
-            None (unknown) counts as no.
+        deterministic: whether the observation follows from the session alone; None (unknown) counts as no.
+        scores: what a judge gave; None computes the reference scores.
+        context: domain and history, for the verifiers of the domain and the guards.
 
     Returns:
         Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights).
 
     Raises:
-        RequestError: `reward.rubric` names no rubric.
+        RequestError: `reward.rubric`, `reward.rule` or `reward.guards` names nothing known.
     """
-    if settings.rubric not in RUBRICS:
-        raise RequestError(f"reward.rubric={settings.rubric}: unknown rubric; known: {', '.join(RUBRICS)}")
-    if not prediction.ended:
-        return _nothing("0: the completion has no end token, it was cut at the token limit")
-    if not prediction.tag_valid:
-        return _nothing("0: the answer is not exactly one closed <predicted_observation> tag with nothing after it")
-    scores = reference_scores(prediction.text, reference, action)
+    _require_known(settings)
+    if (broken := without_rubric(prediction)) is not None:
+        return broken
+    item = Item(prediction.text, reference, action, deterministic, context)
+    verdicts = RULES[settings.rule](item)
+    hits = content_hits(item)
+    obeyed = settings.guards != "report"
+    if scores is None:
+        scores = reference_scores(prediction.text, reference, action)
+    elif not all(verdict.passed for verdict in verdicts):
+        honest = reference_scores(prediction.text, reference, action)
+        hit = unsupported(scores, honest)
+        if hit is not None:
+            hits.append(hit)
+            scores = honest if obeyed else scores
+    caught = obeyed and any(hit.name != "unsupported_score" for hit in hits)
+    if caught:
+        scores = RubricScores(LOWEST, LOWEST, LOWEST, LOWEST, LOWEST)
+    got = _combined(scores, verdicts, caught, _weights(settings, context.domain))
+    fired = _words(hits, settings.guards)
+    if caught and settings.guards == "zero":
+        return replace(got, total=0.0, reason=f"0: {fired}", guards=tuple(hits))
+    return replace(got, reason=got.reason + (f"; {fired}" if hits else ""), guards=tuple(hits))
+
+
+def _combined(
+    scores: RubricScores,
+    verdicts: Sequence[Verdict],
+    caught: bool,
+    weights: tuple[float, float],
+) -> Reward:
+    """Rubric and rule by their weights; a prediction that a guard caught has its rule put to no."""
     rubric = RUBRIC_SCALE * scores.mean
     words = (
         f"rubric {rubric:.2f} (format {scores.format:.2f}, factuality {scores.factuality:.2f}, "
         f"consistency {scores.consistency:.2f}, realism {scores.realism:.2f}, quality {scores.quality:.2f})"
     )
-    if not deterministic:
+    if not verdicts:
         return Reward(rubric, rubric, None, scores, f"{rubric:.2f}: {words}; no verifier for this turn")
-    equal = exact_match(prediction.text, reference)
-    rule = RULE_SCALE if equal else 0.0
-    total = settings.rubric_weight * rubric + settings.rule_weight * rule
-    verdict = "equal to the real observation" if equal else "differs from the real observation"
-    return Reward(total, rubric, rule, scores, f"{total:.2f}: {words}; rule {rule:.0f} ({verdict})")
+    rule = RULE_SCALE if all(verdict.passed for verdict in verdicts) and not caught else 0.0
+    total = weights[0] * rubric + weights[1] * rule
+    said = "; ".join(f"{verdict.name}: {verdict.reason}" for verdict in verdicts)
+    return Reward(total, rubric, rule, scores, f"{total:.2f}: {words}; rule {rule:.0f} ({said})", tuple(verdicts))
 
 
-def _nothing(reason: str) -> Reward:
-    return Reward(total=0.0, rubric=0.0, rule=None, scores=None, reason=reason)
+def _weights(settings: RewardSettings, domain: str) -> tuple[float, float]:
+    """The weights of rubric and rule in a domain."""
+    if domain in settings.domain_rule_weights:
+        share = settings.domain_rule_weights[domain]
+        return 1.0 - share, share
+    return settings.rubric_weight, settings.rule_weight
+
+
+def _words(hits: Sequence[Hit], policy: str) -> str:
+    effect = {"lowest": "guards", "zero": "guards", "report": "guards that only report"}[policy]
+    return f"{effect}: " + "; ".join(f"{hit.name} ({hit.reason})" for hit in hits) if hits else ""
+
+
+def _require_known(settings: RewardSettings) -> None:
+    for key, value, known in (
+        ("rubric", settings.rubric, RUBRICS),
+        ("rule", settings.rule, RULES),
+        ("guards", settings.guards, GUARD_POLICIES),
+    ):
+        if value not in known:
+            raise RequestError(f"reward.{key}={value}: unknown {key}; known: {', '.join(known)}")
+
+
+def to_row(reward: Reward) -> dict[str, Any]:
+    """The JSON-able form in which a reward is stored and shown: total, parts, and why."""
+    return {
+        "reward": reward.total,
+        "rubric": reward.rubric,
+        "rule": reward.rule,
+        "scores": asdict(reward.scores) if reward.scores else None,
+        "verdicts": [asdict(verdict) for verdict in reward.verdicts],
+        "guards": [asdict(hit) for hit in reward.guards],
+        "reason": reward.reason,
+    }
+
+
+def guard_shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """For a step's metrics: the share of rows (of `to_row`) on which each guard fired. Every guard is there, so that a
+    mean over ranks counts those on which it was silent."""
+    fired = Counter(hit["name"] for row in rows for hit in row["guards"])
+    return {f"guards/{name}": fired[name] / len(rows) for name in GUARD_NAMES}

@@ -7,8 +7,9 @@ import pytest
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
 from agentworld.rewards.hybrid import reward
-from agentworld.rewards.rubric import reference_scores
-from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.rubric import RubricScores, reference_scores
+from agentworld.rewards.settings import RewardSettings, check_weights
+from agentworld.rewards.verdicts import Context
 
 ACTION = json.dumps([{"keystrokes": "cat notes.txt\n", "duration": 0.1}])
 TRUTH = "cat notes.txt\napple river\nuser@box:~/dir$ "
@@ -42,7 +43,7 @@ def test_a_wrong_answer_in_closed_form() -> None:
 def test_a_verdict_is_worth_2_5(monkeypatch: pytest.MonkeyPatch) -> None:
     """At equal rubric a flip of the verifier is 0.1 x 25 (recipe: 0.56 points of the mean at 4.5 a point)."""
     yes = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS)
-    monkeypatch.setattr("agentworld.rewards.hybrid.exact_match", lambda prediction, reference: False)
+    monkeypatch.setattr("agentworld.rewards.verifiers.exact_match", lambda prediction, reference: False)
     no = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS)
     assert yes.rubric == no.rubric
     assert yes.total - no.total == pytest.approx(2.5)
@@ -87,3 +88,44 @@ def test_the_reason_names_the_numbers() -> None:
 def test_an_unknown_rubric_is_a_wrong_request() -> None:
     with pytest.raises(RequestError, match=r"reward\.rubric=judge.*reference_scorer"):
         reward(answer(TRUTH), TRUTH, ACTION, True, RewardSettings(rubric="judge"))
+
+
+def test_a_judges_scores_take_the_place_of_the_scorers() -> None:
+    judged = RubricScores(4, 3, 2, 3, 3)
+    assert reward(answer(WRONG), TRUTH, ACTION, None, SETTINGS, judged).total == pytest.approx(15.0)
+    with_rule = reward(answer(TRUTH), TRUTH, ACTION, True, SETTINGS, judged)
+    assert with_rule.total == pytest.approx(0.9 * 15 + 2.5) and with_rule.scores == judged
+
+
+@pytest.mark.parametrize("guards", ["lowest", "zero", "report"])
+def test_a_judge_far_above_the_scorer_is_held_down_where_a_rule_says_no(guards: str) -> None:
+    honest, settings = reference_scores(WRONG, TRUTH, ACTION), RewardSettings(guards=guards)
+    fooled, near = RubricScores(5, 5, 5, 5, 5), RubricScores(*[honest.mean + 1.4] * 5)
+    assert fooled.mean - honest.mean > 1.5
+    got = reward(answer(WRONG), TRUTH, ACTION, True, settings, fooled)
+    assert [hit.name for hit in got.guards] == ["unsupported_score"] and "unsupported_score" in got.reason
+    assert got.total == pytest.approx(0.9 * 25 if guards == "report" else 0.9 * 5 * honest.mean)
+    assert reward(answer(WRONG), TRUTH, ACTION, True, settings, near).total == pytest.approx(0.9 * 5 * near.mean)
+    assert reward(answer(WRONG), TRUTH, ACTION, None, settings, fooled).total == pytest.approx(25.0)  # no rule speaks
+
+
+def test_a_domain_may_weigh_its_rule_otherwise() -> None:
+    settings = RewardSettings(domain_rule_weights={"terminal": 0.4})
+    scores = reference_scores(WRONG, TRUTH, ACTION)
+    for domain, share in (("terminal", 0.4), ("mcp", 0.1)):
+        got = reward(answer(WRONG), TRUTH, ACTION, True, settings, context=Context(domain))
+        assert got.total == pytest.approx((1 - share) * 5 * scores.mean)
+        assert reward(answer(TRUTH), TRUTH, ACTION, True, settings, context=Context(domain)).total == pytest.approx(25)
+    for weights, said in (({"shell": 0.1}, "shell is not one of"), ({"mcp": 1.5}, "between 0 and 1")):
+        with pytest.raises(RequestError, match=said):
+            check_weights(RewardSettings(domain_rule_weights=weights))
+
+
+def test_the_rule_is_a_setting() -> None:
+    """A terminal answer without its echo: the verifiers ask for the output, exact match for every character."""
+    silent = TRUTH.split("\n", 1)[1]
+    for rule, expected in (("verifiers", 25.0), ("exact_match", 0.0)):
+        settings = RewardSettings(rule=rule)
+        assert reward(answer(silent), TRUTH, ACTION, True, settings, context=Context("terminal")).rule == expected
+    with pytest.raises(RequestError, match=r"reward\.guards=off"):
+        reward(answer(TRUTH), TRUTH, ACTION, True, RewardSettings(guards="off"))

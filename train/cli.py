@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
+from agentworld.train import score_arguments
 from agentworld.train.arguments import positive, share
 from agentworld.train.import_arguments import IMPORT_HELP, add_import_arguments
 
@@ -95,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe (`| head`) has gone: a report is shown, a run is cut short
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         verb = (sys.argv[1:] if arguments is None else arguments)[:1]
-        return DONE if verb in (["report"], ["show"]) else FAILED
+        return DONE if verb in (["report"], ["show"], ["score"]) else FAILED
     except KeyboardInterrupt:
         return _report_error("interrupted", INTERRUPTED)
     except RequestError as error:
@@ -195,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     _add_run_verbs(verbs, layout)
     _add_data_verbs(verbs, layout)
+    score_arguments.add(verbs, _positive, _not_negative)
     verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
     verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
     verb.set_defaults(verb=report)

@@ -14,7 +14,7 @@ from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
 from agentworld.data.system_prompts import prompt_sets
-from agentworld.rewards.settings import RUBRICS
+from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
 from agentworld.train.engine_limits import validate_engine
@@ -34,6 +34,8 @@ CHOICES = {
     "data.on_bad": ("fail", "skip"),
     "data.record.mix": ("full", "light"),
     "reward.rubric": RUBRICS,
+    "reward.rule": RULES,
+    "reward.guards": GUARD_POLICIES,
     "cpt.lr_scheduler": ("cosine", "constant"),
     "sft.lr_scheduler": ("cosine", "constant"),
     "rl.lr_scheduler": ("cosine", "constant"),
@@ -89,6 +91,7 @@ def validate(config: Config) -> None:
     for name in ("cpt", "sft", "rl"):
         _validate_stage(name, getattr(config, name))
     _validate_rl(config.rl)
+    check_weights(config.reward)
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     validate_engine(config)

@@ -19,6 +19,7 @@ from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import hybrid
+from agentworld.rewards.verdicts import context_of
 from agentworld.train import checkpoint, engine, fidelity, kernels, model, report, run_directory, stop
 from agentworld.train.config import Config
 
@@ -182,8 +183,9 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
 
 def _reward(generator: Generator, ids: list[int], example: Example) -> float:
     prediction = generator.renderer.parse(ids, tagged=True)
-    exact = example.deterministic is True
-    return hybrid.reward(prediction, example.observation, example.action, exact, generator.config.reward).total
+    context = context_of(example.domain, example.history, example.trajectory.system)
+    exact, settings = example.deterministic is True, generator.config.reward
+    return hybrid.reward(prediction, example.observation, example.action, exact, settings, context=context).total
 
 
 def _prompt(generator: Generator, example: Example, form: str) -> list[int]:

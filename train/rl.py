@@ -6,7 +6,7 @@ relative to the group of samples of the same prompt; ratio and clip act on whole
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from datasets import Dataset
@@ -16,6 +16,7 @@ from trl import GRPOConfig
 from agentworld.data.render import Renderer
 from agentworld.rewards import hybrid
 from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.verdicts import context_of_messages
 from agentworld.train import engine, model
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
@@ -36,14 +37,15 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     assert isinstance(settings, RlSettings)
     arguments = gspo_arguments(stage, settings)
     prompts = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
-    reward = reward_function(stage.tokenizer, stage.config.reward, stage.directory / "completions")
+    prompt_ids = dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True))
+    reward = reward_function(stage.tokenizer, stage.config.reward, stage.directory / "completions", prompt_ids)
     return GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
         args=arguments,
-        train_dataset=prompts.select_columns(["prompt", "action", "observation", "deterministic"]),
+        train_dataset=prompts.select_columns(["prompt", "domain", "action", "observation", "deterministic"]),
         processing_class=stage.tokenizer,
-        prompt_ids=dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True)),
+        prompt_ids=prompt_ids,
     )
 
 
@@ -82,26 +84,40 @@ def accumulation_steps(settings: RlSettings, world_size: int) -> int:
 
 
 def reward_function(
-    tokenizer: PreTrainedTokenizerFast, settings: RewardSettings, directory: Path
+    tokenizer: PreTrainedTokenizerFast,
+    settings: RewardSettings,
+    directory: Path,
+    prompt_ids: Mapping[str, Sequence[int]],
 ) -> Callable[..., list[float]]:
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
-    Every completion is written with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`.
+    Every completion is written with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`, which
+    `agentworld score` shows.
+
+    Args:
+        prompt_ids: what the model reads, by the prompt's key: verifiers and guards get the model's own history.
     """
     renderer = Renderer(tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
 
-    def hybrid_reward(prompts, completions, completion_ids, action, observation, deterministic, trainer_state, **_):
+    def hybrid_reward(
+        prompts, completions, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric, **_
+    ):
         totals, lines = [], []
-        for key, ids, act, truth, exact in zip(
-            prompts, completion_ids, action, observation, deterministic, strict=True
+        # The samples of a group share their prompt, which may be long: it is taken apart once.
+        read = {key: renderer.messages(prompt_ids[key]) for key in set(prompts)}
+        for key, ids, place, act, truth, exact in zip(
+            prompts, completion_ids, domain, action, observation, deterministic, strict=True
         ):
-            reward = hybrid.reward(renderer.parse(ids, tagged=True), truth, act, exact, settings)
+            context = context_of_messages(place, read[key])
+            reward = hybrid.reward(renderer.parse(ids, tagged=True), truth, act, exact, settings, context=context)
             totals.append(reward.total)
-            row = {"prompt": key, "reward": reward.total, "rubric": reward.rubric, "rule": reward.rule}
-            lines.append({**row, "reason": reward.reason, "completion": tokenizer.decode(ids), "truth": truth})
+            row = {"prompt": key, "domain": place, "action": act, "deterministic": exact, **hybrid.to_row(reward)}
+            lines.append({**row, "completion": tokenizer.decode(ids), "truth": truth})
         path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"
         path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        for name, share in hybrid.guard_shares(lines).items():
+            log_metric(name, share)
         return totals
 
     return hybrid_reward

@@ -1,0 +1,194 @@
+"""Rows of predictions to be scored, and stored completions of an RL stage, which have been scored already.
+
+A row to be scored is a JSON object on a line (or a row of a Parquet file):
+
+    id, domain, turn, action, truth     of the turn; `turn` counts from 0
+    prediction                          what the model said, raw: thinking and tag included
+    history                             optional: earlier turns, [[action, observation], ...] or objects of both
+    deterministic, ended                optional booleans; `ended` false: cut at a token limit (default true)
+    action_space,
+    simulation_instruction              optional texts of the system prompt
+
+A stored completion has `prompt`, `completion`, `truth`, `reward` and `reason` (train/rl.py); it is shown with the
+reward that the policy was trained on. Other fields of a row are kept.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.render import OPEN_TAG, Prediction, parse_text
+from agentworld.data.schema import DOMAINS, Turn
+from agentworld.data.tokenizer import IM_END
+from agentworld.rewards.hybrid import reward, to_row
+from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.verdicts import Context
+
+FORMS = ("tagged", "plain")  # plain: the whole text is the prediction
+STORED = ("prompt", "completion", "truth", "reward", "reason")
+_TEXTS = ("action", "truth", "prediction")
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One row with its reward. `group`: the prompt that it answers; `text` and `thinking`: the prediction taken apart;
+    `fields`: everything that is written, those of the input first."""
+
+    group: str
+    domain: str
+    action: str
+    truth: str
+    text: str
+    thinking: str | None
+    fields: dict[str, Any]
+
+
+def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row of a file, or of all .jsonl and .parquet files of a folder, with its place for errors.
+
+    Raises:
+        RequestError: no such path, or a folder without such files.
+        ContentError: a line that is no JSON object, naming file and line.
+    """
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".parquet") and not p.name.startswith("."))
+        if not files:
+            raise RequestError(f"{path}: the folder holds no .jsonl or .parquet file")
+    elif path.exists():
+        files = [path]
+    else:
+        raise RequestError(f"{path}: no such file or folder")
+    for file in files:
+        yield from _parquet_rows(file) if file.suffix == ".parquet" else _json_rows(file)
+
+
+def is_stored(row: dict[str, Any]) -> bool:
+    """Whether a row is a stored completion of an RL stage."""
+    return "prediction" not in row and all(name in row for name in STORED)
+
+
+def stored(where: str, row: dict[str, Any]) -> Scored:
+    """A stored completion as it was scored. Raises ContentError naming the field."""
+    for name in ("prompt", "completion", "truth", "reason"):
+        _require(isinstance(row[name], str), where, name, "a string", row[name])
+    _require(row["reward"] is None or _is_number(row["reward"]), where, "reward", "a number or null", row["reward"])
+    prediction = _prediction(row["completion"], IM_END in row["completion"], "tagged")
+    fields = {"rubric": None, "rule": None, "scores": None, "verdicts": [], "guards": []} | row
+    domain, action = str(row.get("domain") or "-"), str(row.get("action") or "")
+    return Scored(row["prompt"], domain, action, row["truth"], prediction.text, prediction.thinking, fields)
+
+
+def score(where: str, row: dict[str, Any], settings: RewardSettings, form: str) -> Scored:
+    """Score one row.
+
+    Args:
+        form: one of FORMS: whether the prediction stands in the tag, or is the whole text.
+
+    Raises:
+        ContentError: a field is missing or of the wrong kind; names place and field.
+    """
+    for name in ("id", "domain", "turn", *_TEXTS):
+        _require(name in row, where, name, "to be there", "nothing")
+    for name in _TEXTS:
+        _require(isinstance(row[name], str), where, name, "a string", row[name])
+    _require(isinstance(row["id"], str | int), where, "id", "a string or a number", row["id"])
+    _require(isinstance(row["turn"], int), where, "turn", "an integer", row["turn"])
+    _require(row["domain"] in DOMAINS, where, "domain", "one of " + ", ".join(DOMAINS), row["domain"])
+    deterministic, ended = row.get("deterministic"), row.get("ended", True)
+    _require(
+        deterministic is None or isinstance(deterministic, bool), where, "deterministic", "a boolean", deterministic
+    )
+    _require(isinstance(ended, bool), where, "ended", "a boolean", ended)
+    prediction = _prediction(row["prediction"], ended, form)
+    context = Context(
+        row["domain"],
+        _history(where, row.get("history")),
+        _text(where, row, "action_space"),
+        _text(where, row, "simulation_instruction"),
+    )
+    got = reward(prediction, row["truth"], row["action"], deterministic, settings, context=context)
+    group = f"{row['id']}#{row['turn']}"
+    fields = {**row, **to_row(got)}
+    return Scored(group, row["domain"], row["action"], row["truth"], prediction.text, prediction.thinking, fields)
+
+
+def has_tag(row: dict[str, Any]) -> bool:
+    """Whether the raw prediction of a row holds the answer's tag at all."""
+    return OPEN_TAG in str(row.get("prediction", ""))
+
+
+def _prediction(raw: str, ended: bool, form: str) -> Prediction:
+    text = raw.partition(IM_END)[0]
+    if form == "plain":
+        return Prediction(text, None, ended, tag_valid=True, answer=text)
+    return parse_text(text, ended)
+
+
+def _history(where: str, value: Any) -> tuple[Turn, ...]:
+    if value is None:
+        return ()
+    _require(isinstance(value, list), where, "history", "a list of turns", value)
+    turns = []
+    for number, turn in enumerate(value):
+        pair = [turn.get("action"), turn.get("observation")] if isinstance(turn, dict) else turn
+        right = isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        _require(right, where, f"history[{number}]", "[action, observation], both strings", turn)
+        turns.append(Turn(*pair))
+    return tuple(turns)
+
+
+def _text(where: str, row: dict[str, Any], name: str) -> str:
+    value = row.get(name) or ""
+    _require(isinstance(value, str), where, name, "a string", value)
+    return value
+
+
+def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    with open(file, "rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            where = f"{file}:{number}"
+            try:
+                row = json.loads(raw)
+            except (ValueError, RecursionError) as error:
+                raise ContentError(f"{where}: not JSON: {error} (a truncated line?)") from None
+            _require(isinstance(row, dict), where, "the line", "a JSON object", row)
+            yield where, row
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(file)
+    except pa.ArrowInvalid as error:
+        raise ContentError(f"{file}: no Parquet file that can be read: {error}") from None
+    number = 0
+    for batch in table.iter_batches(batch_size=1024):
+        for row in batch.to_pylist():
+            yield f"{file}: row {number}", row
+            number += 1
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _require(holds: bool, where: str, name: str, expected: str, found: Any) -> None:
+    if not holds:
+        shown = repr(found)
+        raise ContentError(
+            f"{where}: {name}: expected {expected}, found {shown if len(shown) <= 80 else shown[:77] + '...'}"
+        )
+
+
+def groups_of(rows: Sequence[Scored]) -> dict[str, list[Scored]]:
+    """The rows by domain, those of DOMAINS first and in their order."""
+    order = {domain: place for place, domain in enumerate(DOMAINS)}
+    found: dict[str, list[Scored]] = {}
+    for row in sorted(rows, key=lambda row: order.get(row.domain, len(order))):
+        found.setdefault(row.domain, []).append(row)
+    return found

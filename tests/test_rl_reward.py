@@ -1,0 +1,57 @@
+"""The reward as TRL calls it: on sampled ids, with the model's own history, and stored so that `score` shows it."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from agentworld.data.render import Renderer
+from agentworld.data.schema import Turn
+from agentworld.data.tokenizer import train_tokenizer
+from agentworld.rewards.settings import RewardSettings
+from agentworld.train import cli, rl
+
+ACTION = json.dumps([{"keystrokes": "cat a.txt\n", "duration": 0.1}])
+TRUTH = "cat a.txt\napple\nuser@box:~$ "
+LAST = "ls\na.txt\nuser@box:~$ "
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer([ACTION, TRUTH, LAST, "<predicted_observation></predicted_observation>"], 400)
+
+
+@pytest.mark.parametrize("guards", ["lowest", "report"])
+def test_rewards_are_computed_on_ids_and_stored_with_their_reasons(tokenizer, tmp_path, capsys, guards) -> None:
+    renderer = Renderer(tokenizer)
+    turns = [Turn("ls", LAST), Turn(ACTION, TRUTH)]
+    prompt = renderer.prompt("A terminal.", turns, 1)
+
+    def sampled(text: str) -> list[int]:
+        return renderer.final_turn("A terminal.", turns, 1, "hm", text).input_ids[len(prompt) :]
+
+    completions = [sampled(TRUTH), sampled(LAST), sampled(TRUTH)[:-1], sampled("<|im_end|>" + TRUTH)]
+    logged: dict[str, float] = {}
+    reward = rl.reward_function(tokenizer, RewardSettings(guards=guards), tmp_path / "completions", {"t#1": prompt})
+    got = reward(
+        prompts=["t#1"] * 4,
+        completions=[""] * 4,
+        completion_ids=completions,
+        domain=["terminal"] * 4,
+        action=[ACTION] * 4,
+        observation=[TRUTH] * 4,
+        deterministic=[True] * 4,
+        trainer_state=SimpleNamespace(global_step=3),
+        log_metric=logged.__setitem__,
+    )
+    assert got[0] == 25.0 and got[2] == 0.0 and 4.5 < got[3] < 25.0
+    assert (got[1] == pytest.approx(4.5)) == (guards == "lowest") and got[1] < 25.0
+    assert (logged["guards/copy_of_last"], logged["guards/not_ended"], logged["guards/empty"]) == (0.25, 0.25, 0.0)
+    out, page = tmp_path / "scored.jsonl", tmp_path / "page.html"
+    assert cli.main(["score", str(tmp_path / "completions"), "--out", str(out), "--html", str(page)]) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["reward"] for row in rows] == got
+    assert [[hit["name"] for hit in row["guards"]] for row in rows] == [[], ["copy_of_last"], ["not_ended"], []]
+    assert all(row["reason"] and row["domain"] == "terminal" for row in rows)
+    assert {"output", "directory"} <= {verdict["name"] for verdict in rows[0]["verdicts"]}
+    assert "copy_of_last" in page.read_text() and "the last observation again" in page.read_text()

@@ -1,0 +1,204 @@
+"""`agentworld score` from its arguments to the table, the scored file and the page; `rewards` does the scoring."""
+
+import argparse
+import json
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean, stdev
+
+from omegaconf import OmegaConf
+from rich.table import Table
+
+from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.examples import Example, select_examples
+from agentworld.data.schema import DOMAINS, Trajectory, read_jsonl
+from agentworld.data.visible_text import visible
+from agentworld.rewards.corruptions import CORRUPTIONS, Proof, prove
+from agentworld.rewards.predictions import Scored, groups_of, has_tag, is_stored, read_rows, score, stored
+from agentworld.rewards.score_html import page, shown_first
+from agentworld.rewards.settings import RewardSettings
+from agentworld.train.compose import RECIPES, options
+from agentworld.train.screen import screen
+
+DONE = 0
+DEFAULT_REWARD = "offline"
+_HEADINGS = ("domain", "rows", "prompts", "reward", "± se", "rubric", "rule yes", "failed", "guards")
+NAMED = 3  # keys that are named where a proof fails
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Score a file of predictions, or prove a reward on trajectories.
+
+    Raises:
+        RequestError: arguments that contradict each other, an unknown reward, a path that cannot be read or written.
+        ContentError: a damaged row; a reward that does not hold on gold.
+    """
+    _check(arguments)
+    settings = reward_settings(arguments.reward or DEFAULT_REWARD)
+    if arguments.validate is not None:
+        return _validate(arguments, settings)
+    rows = _scored(arguments, settings)
+    _write(arguments.out, lambda: "".join(json.dumps(row.fields, ensure_ascii=False) + "\n" for row in rows))
+    lines = summary(rows)
+    if arguments.html is not None:
+        shown = shown_first(rows, arguments.html_rows)
+        title = f"{arguments.predictions}: {len(rows):,} predictions"
+        _write(arguments.html, lambda: page(title, [_HEADINGS, *lines], shown, len(rows) - len(shown)))
+    _print_table("", _HEADINGS, lines)
+    print(visible(f"{arguments.out}: {len(rows)} rows" + (f"; {arguments.html}" if arguments.html else "")))
+    return DONE
+
+
+def reward_settings(name: str) -> RewardSettings:
+    """The reward that `recipes/reward/<name>.yaml` describes.
+
+    Raises:
+        RequestError: there is none, or its rubric is asked of a judge.
+    """
+    if name not in options("reward"):
+        raise RequestError(f"--reward {name}: no such reward; available: {', '.join(options('reward'))}")
+    given = OmegaConf.load(RECIPES / "reward" / f"{name}.yaml")
+    settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RewardSettings), given))
+    assert isinstance(settings, RewardSettings)
+    if settings.rubric != "reference_scorer":
+        raise RequestError(f"--reward {name}: its rubric is {settings.rubric}; score knows reference_scorer only")
+    return settings
+
+
+def summary(rows: Sequence[Scored]) -> list[tuple[str, ...]]:
+    """The table by domain and over all: means, the standard error over prompts, and which guards fired how often."""
+    lines = [_line(domain, part) for domain, part in groups_of(rows).items()]
+    return [*lines, _line("all", rows)] if len(lines) > 1 else lines
+
+
+def _line(name: str, rows: Sequence[Scored]) -> tuple[str, ...]:
+    scored = [row for row in rows if row.fields["reward"] is not None]
+    by_prompt: dict[str, list[float]] = {}
+    for row in scored:
+        by_prompt.setdefault(row.group, []).append(row.fields["reward"])
+    means = [fmean(rewards) for rewards in by_prompt.values()]
+    error = f"{stdev(means) / math.sqrt(len(means)):.2f}" if len(means) > 1 else "-"
+    rubrics = [row.fields["rubric"] for row in scored if row.fields["rubric"] is not None]
+    rules = [row.fields["rule"] for row in scored if row.fields["rule"] is not None]
+    guards = Counter(hit["name"] for row in rows for hit in row.fields["guards"] or [])
+    return (
+        name,
+        f"{len(rows):,}",
+        f"{len(by_prompt):,}",
+        f"{fmean(means):.2f}" if means else "-",
+        error,
+        f"{fmean(rubrics):.2f}" if rubrics else "-",
+        f"{sum(rule > 0 for rule in rules)}/{len(rules)}",
+        f"{len(rows) - len(scored)}",
+        ", ".join(f"{guard} {count}" for guard, count in guards.most_common()) or "-",
+    )
+
+
+def _scored(arguments: argparse.Namespace, settings: RewardSettings) -> list[Scored]:
+    rows, tags = [], 0
+    for where, row in read_rows(arguments.predictions):
+        if is_stored(row):
+            if arguments.reward is not None:
+                raise RequestError(
+                    f"--reward {arguments.reward}: {where} is a completion of an RL stage, shown with the reward that "
+                    "it was trained on; leave --reward out"
+                )
+            rows.append(stored(where, row))
+            continue
+        tags += has_tag(row)
+        rows.append(score(where, row, settings, arguments.form))
+    if not rows:
+        raise ContentError(f"{arguments.predictions}: no rows")
+    if arguments.form == "tagged" and not tags and not any(is_stored(row.fields) for row in rows):
+        raise ContentError(
+            f"{arguments.predictions}: no prediction holds <predicted_observation>; add --form plain if each is the "
+            "observation itself"
+        )
+    return rows
+
+
+def _validate(arguments: argparse.Namespace, settings: RewardSettings) -> int:
+    """Print the margins of every corruption in every domain; the reward holds or ContentError says where not."""
+    examples = list(_examples(arguments.validate, arguments.turns))
+    proofs = prove(examples, settings)
+    names = ["truth", *CORRUPTIONS]
+    domains = [domain for domain in DOMAINS if (domain, "truth") in proofs]
+    lines = [(name, *(_margin(proofs.get((domain, name))) for domain in domains)) for name in names]
+    turns = Counter(example.domain for example in examples)
+    headings = ("25 - reward", *(f"{domain}\n{turns[domain]} turns" for domain in domains))
+    _print_table("smallest margin to the maximum (turns whose text it changes)", headings, lines)
+    if arguments.out is not None:
+        found = [{"domain": domain, "corruption": name, **asdict(proof)} for (domain, name), proof in proofs.items()]
+        _write(arguments.out, lambda: "".join(json.dumps(row) + "\n" for row in found))
+    failed = {key: proof for key, proof in proofs.items() if proof.failed}
+    if failed:
+        (domain, name), proof = next(iter(failed.items()))
+        at = ", ".join(proof.failed[:NAMED])
+        what = "does not score the maximum" if name == "truth" else "scores no less than the truth"
+        raise ContentError(
+            f"{arguments.validate}: the reward does not hold: {domain}, {name} {what} on {len(proof.failed)} turns "
+            f"({at}); {sum(len(one.failed) for one in failed.values())} failures in all"
+        )
+    print(visible(f"{arguments.validate}: the reward holds on {len(examples)} turns"))
+    return DONE
+
+
+def _examples(path: Path, count: int) -> Iterator[Example]:
+    """`count` turns of each domain, one a trajectory; 0: of every trajectory."""
+    pools: dict[str, list[Trajectory]] = {}
+    for trajectory in read_jsonl(path):
+        if any(turn.is_target for turn in trajectory.turns):
+            pools.setdefault(trajectory.domain, []).append(trajectory)
+    if not pools:
+        raise ContentError(f"{path}: no trajectory with a turn that may be predicted")
+    for pool in pools.values():
+        yield from select_examples(pool, count or len(pool), seed=0)
+
+
+def _margin(proof: Proof | None) -> str:
+    if proof is None:
+        return "-"
+    bad = f"  FAILS {len(proof.failed)}" if proof.failed else ""
+    return f"{min(proof.margins):.2f} ({len(proof.margins)}){bad}"
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if (arguments.predictions is None) == (arguments.validate is None):
+        raise RequestError("name PREDICTIONS.jsonl to score, or --validate TRAJECTORIES.jsonl to prove a reward")
+    if arguments.validate is not None and arguments.html is not None:
+        raise RequestError("--html shows predictions: it goes without --validate")
+    if arguments.validate is None and arguments.out is None:
+        raise RequestError("name the file to write: --out SCORED.jsonl")
+    read = arguments.predictions if arguments.predictions is not None else arguments.validate
+    for flag, path in (("--out", arguments.out), ("--html", arguments.html)):
+        if path is None:
+            continue
+        if not path.absolute().parent.is_dir():
+            raise RequestError(f"{flag} {path}: the folder {path.absolute().parent} does not exist; make it")
+        if path.is_dir() or path.resolve() == read.resolve():
+            raise RequestError(f"{flag} {path}: name a file to write, other than what is read")
+    if arguments.out is not None and arguments.html is not None and arguments.out.resolve() == arguments.html.resolve():
+        raise RequestError(f"--out and --html both name {arguments.out}: name two files")
+
+
+def _print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title or None, box=None, title_justify="left")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if number == 0 or heading == "guards" else "right")
+    for line in lines:
+        table.add_row(*(visible(cell) for cell in line))
+    screen().print(table, markup=False, highlight=False)
+
+
+def _write(path: Path, text: Callable[[], str]) -> None:
+    """Write beside its place and move there, so that a reader never finds half of it."""
+    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
+    try:
+        temporary.write_text(text(), encoding="utf-8")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,47 @@
+"""The arguments of `agentworld score`; imports nothing heavy, since every `--help` builds every parser."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HELP = """\
+Scores predictions with a reward, offline, and says why; shows the completions of an RL stage with the reward that they
+were trained on; proves a reward on real trajectories.
+
+example:
+  agentworld score predictions.jsonl --out scored.jsonl --html scored.html
+  agentworld score runs/first/rl/completions --out all.jsonl --html all.html
+  agentworld score --validate trajectories.jsonl
+"""
+EPILOG = """\
+A row: {"id", "domain", "turn", "action", "prediction", "truth", "history"?, "deterministic"?, "ended"?}; the output
+adds reward, rubric, rule, scores, verdicts, guards and reason. --validate: the truth scores 25, every corruption less,
+or exit code 1.
+"""
+
+
+def add(verbs: Any, positive: Callable[[str], int], not_negative: Callable[[str], int]) -> None:
+    """Add the verb to the parser's verbs; the two callables read whole numbers."""
+    layout = argparse.RawDescriptionHelpFormatter
+    about = {"help": "score predictions, and why", "description": HELP, "epilog": EPILOG}
+    verb = verbs.add_parser("score", formatter_class=layout, **about)
+    what = "rows, .jsonl or .parquet, or a folder of them"
+    verb.add_argument("predictions", nargs="?", type=Path, metavar="PREDICTIONS.jsonl", help=what)
+    verb.add_argument("--out", type=Path, metavar="SCORED.jsonl", help="the rows with reward, parts and reason")
+    verb.add_argument("--reward", metavar="NAME", help="a file of recipes/reward (default offline)")
+    form = "plain: the whole text is the prediction, without tag (default tagged)"
+    verb.add_argument("--form", choices=("tagged", "plain"), default="tagged", help=form)
+    verb.add_argument("--html", type=Path, metavar="OUT.html", help="also write a page")
+    verb.add_argument("--html-rows", type=positive, default=2000, help="rows on the page (default 2000)")
+    verb.add_argument("--validate", type=Path, metavar="TRAJECTORIES.jsonl", help="prove the reward on them instead")
+    turns = "turns of each domain, one a trajectory, for --validate; 0 = of all (default 200)"
+    verb.add_argument("--turns", type=not_negative, default=200, help=turns)
+    verb.set_defaults(verb=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the verb and return its exit code."""
+    from agentworld.train.score import run as score
+
+    return score(options)
