@@ -196,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     _add_run_verbs(verbs, layout)
     _add_data_verbs(verbs, layout)
-    score_arguments.add(verbs, _positive, _not_negative)
+    score_arguments.add(verbs)
     verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
     verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
     verb.set_defaults(verb=report)

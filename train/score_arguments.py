@@ -1,9 +1,10 @@
 """The arguments of `agentworld score`; imports nothing heavy, since every `--help` builds every parser."""
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from agentworld.train.arguments import not_negative, positive
 
 HELP = """\
 Scores predictions with a reward, offline, and says why; shows the completions of an RL stage with the reward that they
@@ -21,8 +22,8 @@ or exit code 1.
 """
 
 
-def add(verbs: Any, positive: Callable[[str], int], not_negative: Callable[[str], int]) -> None:
-    """Add the verb to the parser's verbs; the two callables read whole numbers."""
+def add(verbs: Any) -> None:
+    """Add the verb to the parser's verbs."""
     layout = argparse.RawDescriptionHelpFormatter
     about = {"help": "score predictions, and why", "description": HELP, "epilog": EPILOG}
     verb = verbs.add_parser("score", formatter_class=layout, **about)
