@@ -17,22 +17,20 @@ def on_ranks(count: int, program: str, tmp_path: Path, timeout: float = 240) -> 
     source = tmp_path / f"program-{count}.py"
     source.write_text(program + "\nimport json, os, sys\njson.dump(result, open(sys.argv[1], 'w'))\n")
     outputs = [tmp_path / f"result-{count}-{rank}.json" for rank in range(count)]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(source), str(outputs[rank])],
-            env=os.environ
-            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
-            | {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(count)
-    ]
+    logs = [tmp_path / f"output-{count}-{rank}.txt" for rank in range(count)]  # files: a full pipe would stop a rank
+    processes = []
+    for rank in range(count):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1"}
+        place |= {"MASTER_PORT": str(port), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
+        with open(logs[rank], "w") as log:
+            command = [sys.executable, str(source), str(outputs[rank])]
+            processes.append(subprocess.Popen(command, env=os.environ | place, stdout=log, stderr=subprocess.STDOUT))
     try:
-        texts = [process.communicate(timeout=timeout)[0] for process in processes]
+        for process in processes:
+            process.wait(timeout)
     finally:
         for process in processes:
             process.kill()
+    texts = [log.read_text(errors="replace") for log in logs]
     assert all(process.returncode == 0 for process in processes), "\n".join(texts)[-6000:]
     return [json.loads(path.read_text()) for path in outputs]
