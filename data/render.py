@@ -42,6 +42,15 @@ class Rendered:
 
 
 @dataclass(frozen=True)
+class Message:
+    """One message of a prompt as text, and how many ids its text took."""
+
+    role: str
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
 class Prediction:
     """What a model answered. `ended`: it produced the end id. `tag_valid`: exactly one closed tag, nothing after it
     (False where no tag was asked for)."""
@@ -74,6 +83,10 @@ class Renderer:
         """Ids of a text; never an added token's id, whatever the text holds. `decode` is the exact inverse."""
         return self._plain.encode(text, add_special_tokens=False).ids
 
+    def count(self, text: str) -> int:
+        """Number of ids of a text."""
+        return len(self.encode(text))
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, on all cores."""
         return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
@@ -97,6 +110,18 @@ class Renderer:
             ids.append(self.end_id)
             ids += self._newline
         return ids + self._opening(turns[index])
+
+    def messages(self, prompt_ids: Sequence[int]) -> list[Message]:
+        """What `prompt` rendered, taken apart from its ids: the system prompt, then actions (`user`) and observations
+        (`assistant`) in turn, the action to be answered last. So whoever reads a history reads the model's."""
+        ids = [int(token) for token in prompt_ids]
+        starts = [place for place, token in enumerate(ids) if token == self.start_id]
+        found = []
+        for start in starts[:-1]:  # the last one opens the answer
+            role = next(role for role, header in self._headers.items() if ids[start : start + len(header)] == header)
+            body = ids[start + len(self._headers[role]) : ids.index(self.end_id, start)]
+            found.append(Message(role, self.decode(body), len(body)))
+        return found
 
     def conversation(self, system: str, turns: Sequence[Turn], trained: Sequence[bool]) -> Rendered:
         """A whole trajectory without thinking (CPT): where `trained[i]`, the observation of turn i and its end id carry

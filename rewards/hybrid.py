@@ -31,8 +31,22 @@ class Reward:
     reason: str
 
 
+def without_rubric(prediction: Prediction) -> Reward | None:
+    """The reward 0 of a completion of broken form, for which no rubric is asked; None for every other."""
+    if not prediction.ended:
+        return nothing("0: the completion has no end token, it was cut at the token limit")
+    if not prediction.tag_valid:
+        return nothing("0: the answer is not exactly one closed <predicted_observation> tag with nothing after it")
+    return None
+
+
 def reward(
-    prediction: Prediction, reference: str, action: str, deterministic: bool | None, settings: RewardSettings
+    prediction: Prediction,
+    reference: str,
+    action: str,
+    deterministic: bool | None,
+    settings: RewardSettings,
+    scores: RubricScores | None = None,
 ) -> Reward:
     """Reward one completion of the policy.
 
@@ -41,6 +55,7 @@ def reward(
         reference: the real observation of the turn.
         deterministic: whether the observation follows from the session alone, so that the rule verifier applies;
             None (unknown) counts as no.
+        scores: what a judge gave; None computes the reference scores.
 
     Returns:
         Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights).
@@ -50,11 +65,11 @@ def reward(
     """
     if settings.rubric not in RUBRICS:
         raise RequestError(f"reward.rubric={settings.rubric}: unknown rubric; known: {', '.join(RUBRICS)}")
-    if not prediction.ended:
-        return _nothing("0: the completion has no end token, it was cut at the token limit")
-    if not prediction.tag_valid:
-        return _nothing("0: the answer is not exactly one closed <predicted_observation> tag with nothing after it")
-    scores = reference_scores(prediction.text, reference, action)
+    if (broken := without_rubric(prediction)) is not None:
+        return broken
+    if scores is None:
+        assert settings.rubric == "reference_scorer", "a judge's scores come from rewards/judge.py"
+        scores = reference_scores(prediction.text, reference, action)
     rubric = RUBRIC_SCALE * scores.mean
     words = (
         f"rubric {rubric:.2f} (format {scores.format:.2f}, factuality {scores.factuality:.2f}, "
@@ -69,5 +84,6 @@ def reward(
     return Reward(total, rubric, rule, scores, f"{total:.2f}: {words}; rule {rule:.0f} ({verdict})")
 
 
-def _nothing(reason: str) -> Reward:
+def nothing(reason: str) -> Reward:
+    """The reward 0, and why."""
     return Reward(total=0.0, rubric=0.0, rule=None, scores=None, reason=reason)

@@ -14,6 +14,7 @@ from typing import Any
 from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
+from agentworld.rewards.judge_checks import check_judge, check_load
 from agentworld.rewards.settings import RUBRICS
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
@@ -77,6 +78,7 @@ def validate(config: Config) -> None:
     for name in ("cpt", "sft", "rl"):
         _validate_stage(name, getattr(config, name))
     _validate_rl(config.rl)
+    check_judge(config.reward)
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     _validate_experts(config)
@@ -96,7 +98,10 @@ def validate_processes(config: Config, nproc: int) -> None:
             f"set nproc={degree} or engine.expert_parallel=1"
         )
     rl = config.rl
-    mini_batch = rl.prompts_per_rollout * rl.num_generations // rl.mini_batches
+    completions = rl.prompts_per_rollout * rl.num_generations
+    if config.stage in ("all", "rl"):
+        check_load(config.reward, nproc, completions, rl.max_completion_tokens)
+    mini_batch = completions // rl.mini_batches
     if config.stage in ("all", "rl") and mini_batch % (rl.completions_per_device * nproc):
         raise RequestError(
             f"rl: a mini-batch of {mini_batch} completions (prompts_per_rollout x num_generations / mini_batches) does "

@@ -6,7 +6,7 @@ relative to the group of samples of the same prompt; ratio and clip act on whole
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from datasets import Dataset
@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig
 
 from agentworld.data.render import Renderer
-from agentworld.rewards import hybrid
+from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
+from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
 from agentworld.train import engine, model
 from agentworld.train.config import Config, RlSettings
@@ -32,18 +33,25 @@ def run(config: Config, run_dir: Path) -> None:
 
 def gspo_trainer(stage: Stage) -> GspoTrainer:
     """TRL's GRPOTrainer set to the GSPO objective, on the prompts that preparation rendered."""
-    settings = stage.settings
-    assert isinstance(settings, RlSettings)
-    arguments = gspo_arguments(stage, settings)
+    assert isinstance(stage.settings, RlSettings)
+    arguments = gspo_arguments(stage, stage.settings)
     prompts = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
-    reward = reward_function(stage.tokenizer, stage.config.reward, stage.directory / "completions")
+    prompt_ids = dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True))
+    settings = stage.config.reward
+    panel = (
+        Panel(settings, stage.run_dir / CACHE_FILE, Renderer(stage.tokenizer).count, engine.world_size())
+        if settings.rubric == "judge"
+        else None
+    )
+    reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel)
     return GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
         args=arguments,
-        train_dataset=prompts.select_columns(["prompt", "action", "observation", "deterministic"]),
+        train_dataset=prompts.select_columns(["prompt", "domain", "action", "observation", "deterministic"]),
         processing_class=stage.tokenizer,
-        prompt_ids=dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True)),
+        prompt_ids=prompt_ids,
+        judge_failed_limit=settings.judge.failed_limit,
     )
 
 
@@ -82,26 +90,53 @@ def accumulation_steps(settings: RlSettings, world_size: int) -> int:
 
 
 def reward_function(
-    tokenizer: PreTrainedTokenizerFast, settings: RewardSettings, directory: Path
-) -> Callable[..., list[float]]:
+    tokenizer: PreTrainedTokenizerFast,
+    settings: RewardSettings,
+    directory: Path,
+    prompt_ids: Mapping[str, Sequence[int]],
+    panel: Panel | None,
+) -> Callable[..., list[float | None]]:
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
-    Every completion is written with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`.
+    None where the judge failed: the trainer takes such a completion out of group and loss. Every completion is written
+    with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`.
+
+    Args:
+        prompt_ids: what the model reads, by the prompt's key: the judge's history is made from these ids.
+        panel: the judges, None for the offline scorer.
     """
     renderer = Renderer(tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
 
-    def hybrid_reward(prompts, completions, completion_ids, action, observation, deterministic, trainer_state, **_):
-        totals, lines = [], []
-        for key, ids, act, truth, exact in zip(
-            prompts, completion_ids, action, observation, deterministic, strict=True
-        ):
-            reward = hybrid.reward(renderer.parse(ids, tagged=True), truth, act, exact, settings)
-            totals.append(reward.total)
-            row = {"prompt": key, "reward": reward.total, "rubric": reward.rubric, "rule": reward.rule}
-            lines.append({**row, "reason": reward.reason, "completion": tokenizer.decode(ids), "truth": truth})
+    def hybrid_reward(
+        prompts, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric, **_
+    ):
+        items = []
+        for key, ids, *turn in zip(prompts, completion_ids, observation, action, deterministic, domain, strict=True):
+            read = tuple(renderer.messages(prompt_ids[key])) if panel else ()
+            items.append(Completion(renderer.parse(ids, tagged=True), *turn, read))
+        watch = Watch(panel) if panel else None
+        outcomes = reward_all(items, settings, panel)
+        if watch:
+            log_judgements(outcomes, watch, log_metric)
+        texts = [tokenizer.decode(ids) for ids in completion_ids]
+        lines = [
+            {"prompt": key, **outcome.row(), "completion": text, "truth": truth}
+            for key, outcome, text, truth in zip(prompts, outcomes, texts, observation, strict=True)
+        ]
         path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"
         path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-        return totals
+        return [outcome.total for outcome in outcomes]
 
     return hybrid_reward
+
+
+def log_judgements(outcomes: Sequence[Outcome], watch: Watch, log_metric: Callable[[str, float], None]) -> None:
+    """The judge's metrics of a rollout. TRL averages the values of all ranks, so shares get one value a completion, and
+    sums this rank's part times the number of ranks."""
+    for name, values in observations(outcomes).items():
+        for value in values:
+            log_metric(name, value)
+    for name, value in watch.totals().items():
+        log_metric(f"judge/{name}", value * engine.world_size())
+    log_metric("judge/seconds", watch.seconds)

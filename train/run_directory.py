@@ -29,7 +29,19 @@ from agentworld.train.compose import load_recipe, to_yaml
 from agentworld.train.config import STAGES, Config
 
 LOCK = ".lock"
-FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc", "cluster.")  # may differ between the starts of one run
+# A judge may move and its limits may change between the starts of a run; its verdicts do not.
+JUDGE_KEYS = ("base_url", "key_variable", "concurrency", "requests_per_minute", "tokens_per_minute", "price_",
+              "timeout", "deadline", "attempts", "backoff", "failed_limit", "cache")  # fmt: skip
+# What may differ between the starts of one run.
+FREE_KEYS = (
+    "resume",
+    "overwrite",
+    "stage",
+    "run.",
+    "nproc",
+    "cluster.",
+    *(f"reward.judge.{key}" for key in JUDGE_KEYS),
+)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -128,8 +128,10 @@ class PackedTrainer(StageTrainer, SFTTrainer):
 class GspoTrainer(StageTrainer, GRPOTrainer):
     """`trl.GRPOTrainer` whose prompts are keys into a table of token ids, and whose rollouts survive a resume."""
 
-    def __init__(self, *args, prompt_ids: dict[str, list[int]], **kwargs) -> None:
+    def __init__(self, *args, prompt_ids: dict[str, list[int]], judge_failed_limit: float = 1.0, **kwargs) -> None:
+        """`judge_failed_limit`: above this share of failed judgements in a rollout the stage stops."""
         self._prompt_ids = prompt_ids
+        self._judge_failed_limit = judge_failed_limit
         super().__init__(*args, **kwargs)
         # Ranks that generate different lengths would wait for each other in ZeRO's and AutoEP's collectives.
         if self.args.world_size > 1:
@@ -170,8 +172,10 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
     def _prepare_inputs(self, generation_batch) -> dict:
         """Give each micro-batch of a new rollout `rows_per_kept`: rows over kept rows of its optimizer step, over all
         its micro-batches and ranks."""
+        random_state = torch.get_rng_state(), torch.cuda.get_rng_state_all()
         inputs = super()._prepare_inputs(generation_batch)
         if "rows_per_kept" not in inputs:
+            self._require_judgements(*random_state)
             accumulation = self.args.gradient_accumulation_steps
             local = torch.stack([batch["kept"].sum() for batch in self._buffered_inputs]).view(-1, accumulation).sum(1)
             kept = self.accelerator.reduce(local, reduction="sum")
@@ -179,6 +183,25 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
             for number, batch in enumerate(self._buffered_inputs):
                 batch["rows_per_kept"] = rows / kept[number // accumulation].clamp(min=1)
         return inputs
+
+    def _require_judgements(self, cpu_state: torch.Tensor, cuda_states: list[torch.Tensor]) -> None:
+        """Stop before anything is learnt from a rollout that the judge mostly failed on. The checkpoint is that of the
+        step before, with the random state from before the rollout: a resume samples the same completions, whose
+        verdicts the cache holds, and asks for the missing ones only. The share is the same on all ranks."""
+        share = (self._metrics["train"].get("judge/failed_share") or [0.0])[-1]
+        if share <= self._judge_failed_limit:
+            return
+        step = self.state.global_step
+        if step:
+            torch.set_rng_state(cpu_state)
+            torch.cuda.set_rng_state_all(cuda_states)
+            self._save_checkpoint(self.model, trial=None)
+        kept = f"step {step} is saved" if step else "no step was taken"
+        raise ContentError(
+            f"rl stopped: {share:.0%} of the judgements of a rollout failed, more than reward.judge.failed_limit="
+            f"{self._judge_failed_limit:g}; {kept}, nothing was learnt from the rollout; the first reason stands "
+            "above; when the judge answers again, resume=true continues"
+        )
 
     def _compute_loss(self, model, inputs) -> torch.Tensor:
         """Mean over the kept sequences of the optimizer step. TRL's `grpo` loss is the mean over all rows of a
