@@ -76,7 +76,7 @@ class JudgeClient:
         """Connections for one event loop."""
         from openai import AsyncOpenAI
 
-        self._places = asyncio.Semaphore(self._concurrency)
+        self._places, self._gate = asyncio.Semaphore(self._concurrency), asyncio.Lock()
         async with AsyncOpenAI(
             base_url=self._endpoint.base_url,
             api_key=self._key or "none",
@@ -109,7 +109,8 @@ class JudgeClient:
 
     async def _attempt(self, prompt: JudgePrompt) -> Judged:
         async with self._places:
-            charged = await self._pacer.turn(prompt.tokens)
+            async with self._gate:
+                charged = await self._pacer.turn(prompt.tokens)
             self.counts.requests += 1
             body = await self._request(prompt)
         text, usage = self._read(body)

@@ -28,23 +28,23 @@ class Pacer:
         self._next_request = self._next_token = self._paused_until = -math.inf
         self._reply_tokens = EXPECTED_REPLY_TOKENS
 
-    def reserve(self, prompt_tokens: int) -> tuple[float, float]:
-        """Take the next free moment: (the moment on the clock `now`, the tokens that were charged)."""
+    def delay(self) -> float:
+        """Seconds until the next request may be sent; not positive when it may be now."""
+        return max(self._next_request, self._next_token, self._paused_until) - self._now()
+
+    def take(self, prompt_tokens: int) -> float:
+        """A request is sent now; returns the tokens that were charged for it."""
         now, charged = self._now(), prompt_tokens + self._reply_tokens
-        moment = max(now, self._next_request, self._next_token, self._paused_until)
-        self._next_request = moment + self._seconds_per_request
-        self._next_token = max(self._next_token, moment) + charged * self._seconds_per_token
-        return moment, charged
+        self._next_request = now + self._seconds_per_request
+        self._next_token = max(self._next_token, now) + charged * self._seconds_per_token
+        return charged
 
     async def turn(self, prompt_tokens: int) -> float:
-        """Wait for a free moment and return the tokens charged. A pause that begins meanwhile is waited for: whoever
-        slept through its end queues again, so that they do not all start at once."""
-        while True:
-            moment, charged = self.reserve(prompt_tokens)
-            await asyncio.sleep(max(0.0, moment - self._now()))
-            if self._now() >= self._paused_until or moment >= self._paused_until:
-                return charged
-            self.settle(charged, 0)
+        """Wait until a request may be sent, and take it. One caller at a time: the others wait for it, and so for a
+        pause that begins meanwhile, behind which they do not all start at once."""
+        while (seconds := self.delay()) > 0:
+            await asyncio.sleep(seconds)
+        return self.take(prompt_tokens)
 
     def settle(self, charged: float, used: float) -> None:
         """Correct what was charged by what was used, both in tokens."""

@@ -9,6 +9,7 @@ import argparse
 import json
 import random
 import re
+import sys
 import threading
 import time
 from collections import Counter
@@ -99,7 +100,10 @@ def judge_server(port: int = 0, **options: Any) -> Iterator[JudgeServer]:
         def log_message(self, *_: object) -> None: ...
 
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            data = self.rfile.read(int(self.headers["content-length"]))
+            if len(data) < int(self.headers["content-length"]):  # who gave up while sending
+                return
+            body = json.loads(data)
             request = state.take(body, self.headers.get("authorization", ""))
             if request.fault == "late":
                 time.sleep(state.late_seconds)
@@ -157,6 +161,10 @@ def judge_server(port: int = 0, **options: Any) -> Iterator[JudgeServer]:
     class Server(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 256
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            if not isinstance(sys.exc_info()[1], ConnectionError):
+                super().handle_error(request, client_address)
 
     httpd = Server(("127.0.0.1", port), Handler)
     state.address = f"http://127.0.0.1:{httpd.server_port}/v1"
