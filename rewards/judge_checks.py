@@ -16,7 +16,7 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 
 
 def check_judge(settings: RewardSettings) -> None:
-    """Refuse a judge that cannot be asked; nothing is checked for another rubric.
+    """Refuse settings that no judge can be asked with. Whether there is an endpoint: `require_judge`.
 
     Raises:
         RequestError: naming the key and the way out.
@@ -27,12 +27,7 @@ def check_judge(settings: RewardSettings) -> None:
     if settings.rubric != "judge":
         return
     for name, endpoint in _endpoints(settings):
-        _check_endpoint(name, endpoint)
-    models = [endpoint.model for _, endpoint in _endpoints(settings)]
-    if len(set(models)) < len(models):
-        raise RequestError(
-            f"reward.judge: two judges share a model name, by which verdicts are kept: {', '.join(models)}"
-        )
+        _check_limits(name, endpoint)
     for key in ("prompt_tokens", "timeout", "deadline", "attempts", "backoff", "backoff_limit"):
         if getattr(judge, key) <= 0:
             raise RequestError(f"reward.judge.{key} must be greater than 0, found {getattr(judge, key)}")
@@ -74,11 +69,21 @@ def check_load(settings: RewardSettings, ranks: int, completions: int, completio
             )
 
 
-def require_keys(settings: RewardSettings) -> None:
-    """Refuse a run whose keys are not in the environment."""
+def require_judge(settings: RewardSettings) -> None:
+    """Refuse a run that is to be judged without an endpoint, a model, or a key in the environment."""
     if settings.rubric != "judge":
         return
+    models = [endpoint.model for _, endpoint in _endpoints(settings)]
     for name, endpoint in _endpoints(settings):
+        parts = urlsplit(endpoint.base_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise RequestError(f"{name}.base_url must be the address of an endpoint, such as https://HOST/v1")
+        if not endpoint.model:
+            raise RequestError(f"{name}.model is empty; name the model that the endpoint serves")
+        if models.count(endpoint.model) > 1:
+            raise RequestError(
+                f"{name}.model={endpoint.model}: another judge has this name, by which verdicts are kept"
+            )
         if endpoint.key_variable and not os.environ.get(endpoint.key_variable, "").strip():
             raise RequestError(
                 f"{name}.key_variable: the environment variable {endpoint.key_variable} is not set or empty; export "
@@ -104,12 +109,7 @@ def _check_secrets(name: str, endpoint: JudgeEndpoint) -> None:
         raise RequestError(f"{name}.base_url must hold no user, password or query: the recipe is written to the run")
 
 
-def _check_endpoint(name: str, endpoint: JudgeEndpoint) -> None:
-    parts = urlsplit(endpoint.base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise RequestError(f"{name}.base_url must be the address of an endpoint, such as https://HOST/v1")
-    if not endpoint.model:
-        raise RequestError(f"{name}.model is empty; name the model that the endpoint serves")
+def _check_limits(name: str, endpoint: JudgeEndpoint) -> None:
     for key in ("concurrency", "max_tokens"):
         if getattr(endpoint, key) <= 0:
             raise RequestError(f"{name}.{key} must be greater than 0, found {getattr(endpoint, key)}")

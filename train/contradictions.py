@@ -99,7 +99,7 @@ def validate_processes(config: Config, nproc: int) -> None:
         )
     rl = config.rl
     completions = rl.prompts_per_rollout * rl.num_generations
-    if config.stage in ("all", "rl"):
+    if config.stage not in ("data", "cpt"):
         check_load(config.reward, nproc, completions, rl.max_completion_tokens)
     mini_batch = completions // rl.mini_batches
     if config.stage in ("all", "rl") and mini_batch % (rl.completions_per_device * nproc):

@@ -25,7 +25,6 @@ from agentworld.train.config import Config
 
 UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
 SHOWN_EXAMPLES = 3
-JUDGED_AT_ONCE = 128  # completions of one rank
 
 
 class Generator:
@@ -169,9 +168,10 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
 
 
 def _rewards(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[float | None]:
-    """The reward of each answer, None where a judge failed. Judged in rounds that all ranks begin together, so that
-    each has its deadline and none waits for another much longer than that."""
-    settings, renderer = generator.config.reward, generator.renderer
+    """The reward of each answer, None where a judge failed. Judged in rounds of the size of a rollout, for which the
+    recipe's limits were checked; all ranks begin them together, so that none waits for another beyond the deadline."""
+    settings, renderer, rl = generator.config.reward, generator.renderer, generator.config.rl
+    at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
     panel = None
     if settings.rubric == "judge":
         panel = Panel(settings, generator.run_dir / CACHE_FILE, renderer.count, engine.world_size())
@@ -187,10 +187,10 @@ def _rewards(generator: Generator, examples: list[Example], answers: list[list[i
         for example, ids in zip(examples, answers, strict=True)
     ]
     totals: list[float | None] = []
-    for first in range(0, engine.largest(len(items)), JUDGED_AT_ONCE):
+    for first in range(0, engine.largest(len(items)), at_once):
         if engine.largest(int(stop.requested(generator.run_dir))):
             raise stop.StoppedError("evaluation stopped")
-        totals += [outcome.total for outcome in reward_all(items[first : first + JUDGED_AT_ONCE], settings, panel)]
+        totals += [outcome.total for outcome in reward_all(items[first : first + at_once], settings, panel)]
     return totals
 
 
