@@ -69,6 +69,20 @@ def check_load(settings: RewardSettings, ranks: int, completions: int, completio
             )
 
 
+def check_stop(settings: RewardSettings, signal_seconds: int) -> None:
+    """Refuse a job that is told to stop later than it can: a stop waits for the rollout that is being judged.
+
+    Args:
+        signal_seconds: between the request to stop and the end of the job; 0 = no request.
+    """
+    deadline = settings.judge.deadline
+    if settings.rubric == "judge" and 0 < signal_seconds <= deadline:
+        raise RequestError(
+            f"cluster.signal_seconds={signal_seconds} must be more than reward.judge.deadline={deadline:g}, which a "
+            "stop may have to wait for; raise the one or lower the other"
+        )
+
+
 def require_judge(settings: RewardSettings) -> None:
     """Refuse a run that is to be judged without an endpoint, a model, or a key in the environment."""
     if settings.rubric != "judge":

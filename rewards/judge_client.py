@@ -158,8 +158,9 @@ class JudgeClient:
         try:
             answer = json.loads(body)
             text = answer["choices"][0]["message"]["content"]
-            assert isinstance(text, str)
-        except (ValueError, RecursionError, KeyError, IndexError, TypeError, AssertionError):
+        except (ValueError, RecursionError, KeyError, IndexError, TypeError):
+            text = None
+        if not isinstance(text, str):
             raise _AttemptError(self._shown(f"no chat completion: {body}")) from None
         usage = answer.get("usage")
         counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]

@@ -14,6 +14,7 @@ from small_run import SMALL, metrics, reopened, rows_of
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Renderer
 from agentworld.data.tokenizer import load_tokenizer
+from agentworld.rewards.judge_checks import check_stop
 from agentworld.rewards.rubric import reference_scores
 from agentworld.train import checkpoint
 from agentworld.train.compose import compose, load_recipe, to_yaml
@@ -191,6 +192,15 @@ def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
 def test_limits_that_no_rollout_can_keep_are_refused(overrides, said) -> None:
     with pytest.raises(RequestError, match=said):
         validate_processes(compose([*SMALL, *JUDGE, *overrides]), 2)
+
+
+def test_a_job_must_have_time_to_stop() -> None:
+    reward = compose([*SMALL, *JUDGE]).reward
+    with pytest.raises(RequestError, match=r"signal_seconds=300 must be more than .*deadline=480"):
+        check_stop(reward, 300)
+    check_stop(reward, 600)
+    check_stop(reward, 0)
+    check_stop(compose(SMALL).reward, 300)
 
 
 def test_a_key_that_is_not_in_the_environment_is_refused_where_it_is_needed(monkeypatch) -> None:
