@@ -16,7 +16,7 @@ from judge_server import KEY, TRANSIENT, JudgeServer, judge_server, section, sha
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Message, Prediction
 from agentworld.rewards import hybrid
-from agentworld.rewards.judge import Completion, Panel, Verdict
+from agentworld.rewards.judge import Completion, Outcome, Panel, Verdict
 from agentworld.rewards.judge_cache import JudgeCache
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.judge_prompt import Case
@@ -202,14 +202,11 @@ def test_several_judges_and_one_that_watches(tmp_path) -> None:
         "eye": RubricScores(1, 1, 1, 1, 1),
     }
 
-    def judged(fault) -> list[Verdict]:
+    def judged() -> list[Verdict]:
         watch = Watch(judges)
         found = judges.judge([case(text) for text in predictions(2)])
         totals.append(watch.totals())
         return found
-
-    class Server(JudgeServer):
-        pass
 
     with judge_server() as server:
         models = {}
@@ -220,22 +217,20 @@ def test_several_judges_and_one_that_watches(tmp_path) -> None:
         more = [JudgeEndpoint(base_url=server.address, model="second", price_prompt=2.0, price_completion=50.0)]
         watchers = [JudgeEndpoint(base_url=server.address, model="eye")]
         judges = panel(server, tmp_path, more=more, watchers=watchers, concurrency=1, attempts=1)
-        first = judged(faults)
+        first = judged()
         assert [verdict.scores for verdict in first] == [RubricScores(2, 2.5, 3, 3.5, 4)] * 2
         assert [verdict.failure for verdict in first] == ["", ""] and first[0].watched == {}
         assert totals[0]["cost"] == pytest.approx(2 * (2.0 * 100 + 50.0 * 10) / 1e6)
         assert totals[0]["prompt_tokens"] == 400 and totals[0]["requests"] == 6
         faults.clear()
-        second = judged(faults)
+        second = judged()
         assert totals[1]["cached"] == 4 and totals[1]["requests"] == 2
         assert second[0].scores == first[0].scores and second[0].watched["eye"].scores == scores["eye"]
         faults["second"] = "400"
         (tmp_path / "cache.sqlite").unlink()
         judges = panel(server, tmp_path, more=more, concurrency=1, attempts=1)
-        third = judged(faults)
+        third = judged()
         assert all(verdict.scores is None and "second: HTTP 400" in verdict.failure for verdict in third)
-    from agentworld.rewards.judge import Outcome
-
     found = observations([Outcome(None, verdict) for verdict in (*second, *third)])
     assert found["judge/failed_share"] == [0, 0, 1, 1]
     assert found["judge/rubric/eye"] == [1, 1] and found["judge/rubric/second"] == [3, 3]
