@@ -172,10 +172,10 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
     def _prepare_inputs(self, generation_batch) -> dict:
         """Give each micro-batch of a new rollout `rows_per_kept`: rows over kept rows of its optimizer step, over all
         its micro-batches and ranks."""
-        random_state = torch.get_rng_state(), torch.cuda.get_rng_state_all()
+        random_state = None if self._rollout_is_open() else _random_state()
         inputs = super()._prepare_inputs(generation_batch)
         if "rows_per_kept" not in inputs:
-            self._require_judgements(*random_state)
+            self._require_judgements(random_state)
             accumulation = self.args.gradient_accumulation_steps
             local = torch.stack([batch["kept"].sum() for batch in self._buffered_inputs]).view(-1, accumulation).sum(1)
             kept = self.accelerator.reduce(local, reduction="sum")
@@ -184,7 +184,7 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
                 batch["rows_per_kept"] = rows / kept[number // accumulation].clamp(min=1)
         return inputs
 
-    def _require_judgements(self, cpu_state: torch.Tensor, cuda_states: list[torch.Tensor]) -> None:
+    def _require_judgements(self, random_state: tuple[torch.Tensor, torch.Tensor | None] | None) -> None:
         """Stop before anything is learnt from a rollout that the judge mostly failed on. The checkpoint is that of the
         step before, with the random state from before the rollout: a resume samples the same completions, whose
         verdicts the cache holds, and asks for the missing ones only. The share is the same on all ranks."""
@@ -192,9 +192,12 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
         if share <= self._judge_failed_limit:
             return
         step = self.state.global_step
+        assert random_state is not None, "a rollout that is half used was judged before"
         if step:
+            cpu_state, cuda_state = random_state
             torch.set_rng_state(cpu_state)
-            torch.cuda.set_rng_state_all(cuda_states)
+            if cuda_state is not None:
+                torch.cuda.set_rng_state(cuda_state)
             self._save_checkpoint(self.model, trial=None)
         kept = f"step {step} is saved" if step else "no step was taken"
         raise ContentError(
@@ -260,6 +263,11 @@ def scheduler_arguments(lr_scheduler: str, min_lr_ratio: float) -> dict:
 def _barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
+
+
+def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Of torch's generators of the CPU and, where there is one, of this rank's GPU: what sampling draws from."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
 
 
 def _contains(tokens: Sequence[int], row: Sequence[int]) -> bool:
