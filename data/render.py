@@ -89,6 +89,10 @@ class Renderer:
         """Ids of a text; never an added token's id, whatever the text holds. `decode` is the exact inverse."""
         return self._words.encode(text)
 
+    def count(self, text: str) -> int:
+        """Number of ids of a text."""
+        return len(self.encode(text))
+
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids; control ids appear as their strings, bytes that are no UTF-8 and unknown ids as U+FFFD."""
         unknown = "\ufffd".encode()

@@ -42,6 +42,11 @@ class Reward:
     guards: tuple[Hit, ...] = ()
 
 
+def nothing(reason: str) -> Reward:
+    """The reward 0, and why."""
+    return Reward(total=0.0, rubric=0.0, rule=None, scores=None, reason=reason)
+
+
 def without_rubric(prediction: Prediction) -> Reward | None:
     """The reward 0 of a completion of broken form, for which no rubric is asked; None for every other."""
     form = form_hit(prediction)
@@ -80,6 +85,7 @@ def reward(
     hits = content_hits(item)
     obeyed = settings.guards != "report"
     if scores is None:
+        assert settings.rubric == "reference_scorer", "a judge's scores come from rewards/judge.py"
         scores = reference_scores(prediction.text, reference, action)
     elif not all(verdict.passed for verdict in verdicts):
         honest = reference_scores(prediction.text, reference, action)

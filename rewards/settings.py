@@ -5,9 +5,45 @@ from dataclasses import dataclass, field
 from agentworld.data.errors import RequestError
 from agentworld.data.schema import DOMAINS
 
-RUBRICS = ("reference_scorer",)  # what `rubric` may be
+RUBRICS = ("reference_scorer", "judge")  # what `rubric` may be
 RULES = ("verifiers", "exact_match")  # what `rule` may be
 GUARD_POLICIES = ("lowest", "zero", "report")  # what `guards` may be
+
+
+@dataclass
+class JudgeEndpoint:
+    """One judge: a model behind an OpenAI-compatible endpoint. Its limits are those of the run, over all ranks."""
+
+    base_url: str = ""  # for example https://host/v1, without credentials
+    model: str = ""
+    key_variable: str = ""  # name of the environment variable that holds the key; empty = the endpoint wants none
+    temperature: float = 0.6  # of the released evaluation of arXiv:2606.24597; below 0 = not sent
+    max_tokens: int = 32768  # of one reply, reasoning included; the released evaluation's
+    max_tokens_field: str = "max_completion_tokens"  # or max_tokens, for servers that know the older name only
+    concurrency: int = 64  # requests under way at once
+    requests_per_minute: float = 0.0  # 0 = no limit
+    tokens_per_minute: float = 0.0  # prompt and reply; 0 = no limit
+    price_prompt: float = 0.0  # per million tokens, in any currency
+    price_completion: float = 0.0
+
+
+@dataclass
+class JudgeSettings(JudgeEndpoint):
+    """The judge and how it is asked. With `more` judges the rubric is the mean of all; `watchers` judge every
+    completion, too, and are logged, never trained on: where the judge's score rises and theirs does not, the policy has
+    learnt the judge."""
+
+    more: list[JudgeEndpoint] = field(default_factory=list)
+    watchers: list[JudgeEndpoint] = field(default_factory=list)
+    prompt_tokens: int = 32768  # world, history, action, truth and prediction, in tokens of the trained model
+    timeout: float = 180.0  # seconds of one request
+    deadline: float = 480.0  # seconds of a whole rollout; what is not judged then has failed, so that no rank waits
+    attempts: int = 6  # requests for one judgement
+    backoff: float = 1.0  # seconds before the second request, doubled before each further one
+    backoff_limit: float = 60.0  # seconds
+    on_failure: str = "leave_out"  # leave_out of group and loss | zero, the paper's
+    failed_limit: float = 0.2  # above this share of failed judgements in a rollout the run stops
+    cache: str = ""  # SQLite file of verdicts; empty = judge_cache.sqlite in the run directory
 
 
 @dataclass
@@ -17,9 +53,10 @@ class RewardSettings:
     The weights are the 9:1 of arXiv:2606.24597 section 3.4.1.
     """
 
-    rubric: str = "reference_scorer"  # the deterministic scorer of rewards/rubric.py; it is not an LLM judge
+    rubric: str = "reference_scorer"  # the deterministic scorer of rewards/rubric.py | judge, the LLM of `judge`
     rubric_weight: float = 0.9
     rule_weight: float = 0.1
+    judge: JudgeSettings = field(default_factory=JudgeSettings)
     # The rule's share in single domains, {terminal: 0.3}; the rubric has the rest. A factor on the whole reward of a
     # domain would do nothing: GSPO compares the samples of one prompt and divides by their spread.
     domain_rule_weights: dict[str, float] = field(default_factory=dict)

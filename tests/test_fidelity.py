@@ -157,6 +157,13 @@ def test_reward_summary_in_closed_form() -> None:
     assert (got["n"], got["draws"]) == (3, 2)
 
 
+def test_rewards_that_a_judge_failed_on_count_nowhere() -> None:
+    got = reward_summary([[1.0, None], [None, None], [0.0, 12.0]], greedy=[None, 4.0, 8.0])
+    assert got["per_prompt"] == [1.0, None, 6.0] and got["mean"] == 3.5 and got["greedy_mean"] == 6.0
+    assert (got["n"], got["draws"], got["failed"]) == (2, 2, 4)
+    assert paired_difference([1.0, None, 5.0], [0.5, 2.0, None]) == {"mean": 0.5, "standard_error": None, "n": 1}
+
+
 def test_reward_summary_of_too_few_prompts() -> None:
     assert reward_summary([[1.0]], [1.0])["standard_error"] is None
     empty = reward_summary([], [])

@@ -160,7 +160,7 @@ class Scripted(GspoTrainer):
     answers: tuple[list[int], ...] = ()
 
     def _generate_single_turn(self, prompt_ids, *unused):
-        return [list(self.answers[place % 4]) for place in range(len(prompt_ids))], None
+        return [list(self.answers[place % len(self.answers)]) for place in range(len(prompt_ids))], None
 
     def _compute_loss(self, model, inputs):
         self.trained = inputs
@@ -215,6 +215,35 @@ def test_if_no_completion_has_a_reward_nothing_is_learnt(tmp_path) -> None:
     trainer = scripted_step(tmp_path, ([7, 1], [8, 1], [9, 1], [10, 1]), [judge], optim="sgd")
     assert trainer.loss.item() == 0
     assert torch.equal(gradients_of(trainer), gradients_of(before))
+
+
+def test_equal_rewards_leave_the_weights_exactly_as_they_are(tmp_path) -> None:
+    before = made_trainer(tmp_path)
+    trainer = scripted_step(
+        tmp_path, ([7, 8, 1], [8, 1], [9, 9, 9, 1], [10, 1]), [lambda completion_ids, **_: [12.5] * 4], optim="sgd"
+    )
+    assert trainer.loss.item() == 0
+    assert torch.equal(gradients_of(trainer), gradients_of(before))
+
+
+def test_a_group_with_a_failed_judgement_learns_like_the_group_without_it(tmp_path) -> None:
+    """Fault 24: mean, standard deviation and loss are those of the others; scored 0, it would change them all."""
+    answers = ([7, 8, 1], [9, 1], [10, 11, 12, 1], [13, 1])
+    rewards = {7: 10.0, 9: 4.0, 10: 7.0}
+
+    def judge(failed):
+        return lambda completion_ids, **_: [rewards.get(ids[0], failed) for ids in completion_ids]
+
+    options = {"optim": "sgd", "max_grad_norm": 0.0}
+    alone = {"num_generations": 3, "per_device_train_batch_size": 3}
+    before = gradients_of(made_trainer(tmp_path))
+    without = gradients_of(scripted_step(tmp_path, answers[:3], [judge(None)], **options, **alone)) - before
+    failed = gradients_of(scripted_step(tmp_path, answers, [judge(None)], **options)) - before
+    zero = gradients_of(scripted_step(tmp_path, answers, [judge(0.0)], **options)) - before
+    scale = without.abs().max()
+    assert scale > 1e-4
+    assert (failed - without).abs().max() < 1e-3 * scale
+    assert (zero - without).abs().max() > 0.1 * scale
 
 
 def test_masked_truncated_completions_change_nothing_for_the_others(tmp_path) -> None:

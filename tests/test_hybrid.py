@@ -86,8 +86,8 @@ def test_the_reason_names_the_numbers() -> None:
 
 
 def test_an_unknown_rubric_is_a_wrong_request() -> None:
-    with pytest.raises(RequestError, match=r"reward\.rubric=judge.*reference_scorer"):
-        reward(answer(TRUTH), TRUTH, ACTION, True, RewardSettings(rubric="judge"))
+    with pytest.raises(RequestError, match=r"reward\.rubric=jury.*reference_scorer"):
+        reward(answer(TRUTH), TRUTH, ACTION, True, RewardSettings(rubric="jury"))
 
 
 def test_a_judges_scores_take_the_place_of_the_scorers() -> None:

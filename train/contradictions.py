@@ -14,6 +14,7 @@ from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
 from agentworld.data.settings import DataSettings
 from agentworld.data.system_prompts import prompt_sets
+from agentworld.rewards.judge_checks import check_judge, check_load
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
@@ -92,6 +93,7 @@ def validate(config: Config) -> None:
         _validate_stage(name, getattr(config, name))
     _validate_rl(config.rl)
     check_weights(config.reward)
+    check_judge(config.reward)
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     validate_engine(config)
@@ -112,7 +114,10 @@ def validate_processes(config: Config, nproc: int) -> None:
             f"set nproc={degree} or engine.expert_parallel=1"
         )
     rl = config.rl
-    mini_batch = rl.prompts_per_rollout * rl.num_generations // rl.mini_batches
+    completions = rl.prompts_per_rollout * rl.num_generations
+    if config.stage not in ("data", "cpt"):
+        check_load(config.reward, nproc, completions, rl.max_completion_tokens)
+    mini_batch = completions // rl.mini_batches
     if config.stage in ("all", "rl") and mini_batch % (rl.completions_per_device * nproc):
         raise RequestError(
             f"rl: a mini-batch of {mini_batch} completions (prompts_per_rollout x num_generations / mini_batches) does "

@@ -18,8 +18,8 @@ from agentworld.data.render import Prediction, Renderer
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.data.tokenizer import load_tokenizer
-from agentworld.rewards import hybrid
-from agentworld.rewards.verdicts import context_of
+from agentworld.rewards.judge import CACHE_FILE, Completion, Panel, reward_all
+from agentworld.rewards.settings import RewardSettings
 from agentworld.train import checkpoint, engine, fidelity, kernels, model, report, run_directory, stop
 from agentworld.train.config import Config
 
@@ -171,21 +171,51 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
     draws = settings.eval.reward_draws
     sampled = generator.answer([p for p in prompts for _ in range(draws)], settings.eval.max_new_tokens, sample=True)
     greedy = generator.answer(prompts, settings.eval.max_new_tokens, sample=False)
-    rewards = []
-    for number, example in enumerate(mine):
-        answers = sampled[number * draws : (number + 1) * draws]
-        rewards.append(
-            ([_reward(generator, ids, example) for ids in answers], _reward(generator, greedy[number], example))
+    answers = [
+        ids for number, ids in enumerate(greedy) for ids in (*sampled[number * draws : (number + 1) * draws], ids)
+    ]
+    totals = _rewards(generator, [example for example in mine for _ in range(draws + 1)], answers)
+    rows = [totals[first : first + draws + 1] for first in range(0, len(totals), draws + 1)]
+    rows = _collected(rows, len(examples))
+    _require_rewards(settings.reward, [value for row in rows for value in row])
+    return fidelity.reward_summary([row[:draws] for row in rows], [row[draws] for row in rows])
+
+
+def _rewards(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[float | None]:
+    """The reward of each answer, None where a judge failed. Judged in rounds of the size of a rollout, for which the
+    recipe's limits were checked; all ranks begin them together, so that none waits for another beyond the deadline."""
+    settings, renderer, rl = generator.config.reward, generator.renderer, generator.config.rl
+    at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
+    panel = None
+    if settings.rubric == "judge":
+        panel = Panel(settings, generator.run_dir / CACHE_FILE, renderer.count, engine.world_size())
+    items = [
+        Completion(
+            renderer.parse(ids, tagged=True),
+            example.observation,
+            example.action,
+            example.deterministic is True,
+            example.domain,
+            tuple(renderer.messages(_prompt(generator, example, EVALUATION_VERSION["rl"]))),
         )
-    rewards = _collected(rewards, len(examples))
-    return fidelity.reward_summary([drawn for drawn, _ in rewards], [value for _, value in rewards])
+        for example, ids in zip(examples, answers, strict=True)
+    ]
+    totals: list[float | None] = []
+    for first in range(0, engine.largest(len(items)), at_once):
+        if engine.largest(int(stop.requested(generator.run_dir))):
+            raise stop.StoppedError("evaluation stopped")
+        totals += [outcome.total for outcome in reward_all(items[first : first + at_once], settings, panel)]
+    return totals
 
 
-def _reward(generator: Generator, ids: list[int], example: Example) -> float:
-    prediction = generator.renderer.parse(ids, tagged=True)
-    context = context_of(example.domain, example.history, example.trajectory.system)
-    exact, settings = example.deterministic is True, generator.config.reward
-    return hybrid.reward(prediction, example.observation, example.action, exact, settings, context=context).total
+def _require_rewards(settings: RewardSettings, totals: Sequence[float | None]) -> None:
+    """Stop where so many judgements failed that the mean would be one of the rest; verdicts are kept in the cache."""
+    failed = sum(value is None for value in totals)
+    if failed > settings.judge.failed_limit * len(totals):
+        raise ContentError(
+            f"the judge failed on {failed} of {len(totals)} completions, more than reward.judge.failed_limit="
+            f"{settings.judge.failed_limit:g}; the first reason stands above; resume=true asks again"
+        )
 
 
 def _prompt(generator: Generator, example: Example, form: str) -> list[int]:

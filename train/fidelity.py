@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from statistics import mean, stdev
+from statistics import stdev
 from typing import Any
 
 from rapidfuzz.distance import Levenshtein
@@ -75,39 +75,45 @@ def baselines(examples: Sequence[Example], train_observations: Iterable[str]) ->
     }
 
 
-def reward_summary(rewards: Sequence[Sequence[float]], greedy: Sequence[float]) -> dict[str, Any]:
+def reward_summary(rewards: Sequence[Sequence[float | None]], greedy: Sequence[float | None]) -> dict[str, Any]:
     """Sum up the RL reward on held-out prompts.
 
     Args:
-        rewards: one list a prompt, with the reward of each of its draws; all of one length.
+        rewards: one list a prompt, with the reward of each of its draws; all of one length. None where a judge failed:
+            such a draw counts nowhere.
         greedy: the reward of the greedy answer, one a prompt.
 
     Returns:
         `mean` of the per-prompt means, its `standard_error` = standard deviation of the per-prompt means (ddof 1) /
-        sqrt(n), `n` prompts, `draws` a prompt, `greedy_mean`, and `per_prompt`, the per-prompt means in the order
-        given, from which stages are compared prompt by prompt. What needs more prompts than there are is None.
+        sqrt(n), `n` prompts with a reward, `draws` a prompt, `greedy_mean`, and `per_prompt`, the per-prompt means in
+        the order given (None: no draw has a reward), from which stages are compared prompt by prompt. What needs more
+        prompts than there are is None. `failed` counts the draws and greedy answers without a reward.
     """
     draws = {len(row) for row in rewards}
     assert len(draws) <= 1 and 0 not in draws, f"prompts with different numbers of draws: {sorted(draws)}"
     assert len(greedy) == len(rewards), f"{len(greedy)} greedy answers for {len(rewards)} prompts"
-    per_prompt = [mean(row) for row in rewards]
+    per_prompt = [_mean(_present(row)) for row in rewards]
+    scored = _present(per_prompt)
     return {
-        "mean": _mean(per_prompt),
-        "standard_error": _standard_error(per_prompt),
-        "n": len(rewards),
+        "mean": _mean(scored),
+        "standard_error": _standard_error(scored),
+        "n": len(scored),
         "draws": draws.pop() if draws else 0,
-        "greedy_mean": _mean(greedy),
+        "greedy_mean": _mean(_present(greedy)),
         "per_prompt": per_prompt,
+        "failed": sum(value is None for row in (*rewards, greedy) for value in row),
     }
 
 
-def paired_difference(after: Sequence[float], before: Sequence[float]) -> dict[str, Any]:
-    """Mean of after - before over the same prompts in the same order, its standard error, and n.
+def paired_difference(after: Sequence[float | None], before: Sequence[float | None]) -> dict[str, Any]:
+    """Mean of after - before over the same prompts in the same order, its standard error, and n; a prompt without a
+    reward on one side is left out.
 
     The spread between prompts, which both sides share, falls out; so this is a sharper comparison than two means.
     """
     assert len(after) == len(before), f"{len(after)} prompts against {len(before)}: not the same prompts"
-    differences = [a - b for a, b in zip(after, before, strict=True)]
+    pairs = zip(after, before, strict=True)
+    differences = [a - b for a, b in pairs if a is not None and b is not None]
     return {"mean": _mean(differences), "standard_error": _standard_error(differences), "n": len(differences)}
 
 
@@ -160,6 +166,10 @@ def _refuse_constant(name: str) -> None:
 
 def _untagged(example: Example, prediction: str) -> Scored:
     return Scored(prediction, example.observation, example.deterministic, example.domain, tag_valid=None)
+
+
+def _present(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def _mean(values: Sequence[float | bool]) -> float | None:

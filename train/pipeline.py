@@ -18,6 +18,7 @@ from agentworld.data.documents_settings import check_paths, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
+from agentworld.rewards.judge_checks import require_judge
 from agentworld.train import report
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
@@ -146,6 +147,8 @@ def check_inputs(config: Config) -> None:
         with open(path, "rb"):  # readable, or an OSError that names it
             pass
     check_paths(config.data.documents)
+    if config.stage not in ("data", "cpt"):
+        require_judge(config.reward)
     model = Path(config.model.path)
     if config.model.path and not (model / "config.json").is_file():
         raise RequestError(f"model.path={model} is not a Hugging Face directory: it holds no config.json")

@@ -15,8 +15,9 @@ from trl import GRPOConfig
 
 from agentworld.data.render import Renderer
 from agentworld.rewards import hybrid
+from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
+from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
-from agentworld.rewards.verdicts import context_of_messages
 from agentworld.train import engine, model
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
@@ -33,12 +34,17 @@ def run(config: Config, run_dir: Path) -> None:
 
 def gspo_trainer(stage: Stage) -> GspoTrainer:
     """TRL's GRPOTrainer set to the GSPO objective, on the prompts that preparation rendered."""
-    settings = stage.settings
-    assert isinstance(settings, RlSettings)
-    arguments = gspo_arguments(stage, settings)
+    assert isinstance(stage.settings, RlSettings)
+    arguments = gspo_arguments(stage, stage.settings)
     prompts = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
     prompt_ids = dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True))
-    reward = reward_function(stage.tokenizer, stage.config.reward, stage.directory / "completions", prompt_ids)
+    settings = stage.config.reward
+    panel = (
+        Panel(settings, stage.run_dir / CACHE_FILE, Renderer(stage.tokenizer).count, engine.world_size())
+        if settings.rubric == "judge"
+        else None
+    )
+    reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel)
     return GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
@@ -46,6 +52,7 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
         train_dataset=prompts.select_columns(["prompt", "domain", "action", "observation", "deterministic"]),
         processing_class=stage.tokenizer,
         prompt_ids=prompt_ids,
+        judge_failed_limit=settings.judge.failed_limit,
     )
 
 
@@ -88,36 +95,55 @@ def reward_function(
     settings: RewardSettings,
     directory: Path,
     prompt_ids: Mapping[str, Sequence[int]],
-) -> Callable[..., list[float]]:
+    panel: Panel | None,
+) -> Callable[..., list[float | None]]:
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
-    Every completion is written with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`, which
-    `agentworld score` shows.
+    None where the judge failed: the trainer takes such a completion out of group and loss. Every completion is written
+    with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`, which `agentworld score` shows.
 
     Args:
-        prompt_ids: what the model reads, by the prompt's key: verifiers and guards get the model's own history.
+        prompt_ids: what the model reads, by the prompt's key: judge, verifiers and guards get the model's own history.
+        panel: the judges, None for the offline scorer.
     """
     renderer = Renderer(tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
 
     def hybrid_reward(
-        prompts, completions, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric, **_
+        prompts, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric, **_
     ):
-        totals, lines = [], []
         # The samples of a group share their prompt, which may be long: it is taken apart once.
-        read = {key: renderer.messages(prompt_ids[key]) for key in set(prompts)}
-        for key, ids, place, act, truth, exact in zip(
-            prompts, completion_ids, domain, action, observation, deterministic, strict=True
-        ):
-            context = context_of_messages(place, read[key])
-            reward = hybrid.reward(renderer.parse(ids, tagged=True), truth, act, exact, settings, context=context)
-            totals.append(reward.total)
-            row = {"prompt": key, "domain": place, "action": act, "deterministic": exact, **hybrid.to_row(reward)}
-            lines.append({**row, "completion": tokenizer.decode(ids), "truth": truth})
+        read = {key: tuple(renderer.messages(prompt_ids[key])) for key in set(prompts)}
+        turns = list(zip(observation, action, deterministic, domain, strict=True))
+        items = [
+            Completion(renderer.parse(ids, tagged=True), *turn, read[key])
+            for key, ids, turn in zip(prompts, completion_ids, turns, strict=True)
+        ]
+        watch = Watch(panel) if panel else None
+        outcomes = reward_all(items, settings, panel)
+        if watch:
+            log_judgements(outcomes, watch, log_metric)
+        rows = [outcome.row() for outcome in outcomes]
+        for name, share in hybrid.guard_shares(rows).items():
+            log_metric(name, share)
+        lines = [
+            {"prompt": key, "domain": item.domain, "action": item.action, "deterministic": item.deterministic, **row}
+            | {"completion": tokenizer.decode(ids), "truth": item.truth}
+            for key, item, row, ids in zip(prompts, items, rows, completion_ids, strict=True)
+        ]
         path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"
         path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-        for name, share in hybrid.guard_shares(lines).items():
-            log_metric(name, share)
-        return totals
+        return [outcome.total for outcome in outcomes]
 
     return hybrid_reward
+
+
+def log_judgements(outcomes: Sequence[Outcome], watch: Watch, log_metric: Callable[[str, float], None]) -> None:
+    """The judge's metrics of a rollout. TRL averages the values of all ranks, so shares get one value a completion, and
+    sums this rank's part times the number of ranks."""
+    for name, values in observations(outcomes).items():
+        for value in values:
+            log_metric(name, value)
+    for name, value in watch.totals().items():
+        log_metric(f"judge/{name}", value * engine.world_size())
+    log_metric("judge/seconds", watch.seconds)

@@ -34,6 +34,19 @@ FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc", "cluster.")  # may
 # How a batch falls into ranks and micro-batches may differ, too, where a run goes on; `resume` keeps it whole.
 LAYOUT_KEYS = ("engine.expert_parallel", "cpt.rows_per_device", "sft.rows_per_device", "rl.completions_per_device")
 LAYOUT_KEYS = (*LAYOUT_KEYS, "cpt.gradient_accumulation_steps", "sft.gradient_accumulation_steps")
+# A judge may move and its limits may change between the starts of a run; its verdicts do not.
+JUDGE_KEYS = ("base_url", "key_variable", "concurrency", "requests_per_minute", "tokens_per_minute", "price_",
+              "timeout", "deadline", "attempts", "backoff", "failed_limit", "cache")  # fmt: skip
+# What may differ between the starts of one run.
+FREE_KEYS = (
+    "resume",
+    "overwrite",
+    "stage",
+    "run.",
+    "nproc",
+    "cluster.",
+    *(f"reward.judge.{key}" for key in JUDGE_KEYS),
+)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agentworld.data.errors import RequestError
 from agentworld.data.visible_text import visible
+from agentworld.rewards.judge_checks import check_stop
 from agentworld.slurm import submit as slurm
 from agentworld.train.compose import compose
 from agentworld.train.contradictions import validate_processes
@@ -33,6 +34,7 @@ def submit(overrides: Sequence[str]) -> int:
     config.nproc = config.cluster.nodes * config.cluster.tasks_per_node
     validate_processes(config, config.nproc)
     check_inputs(config)
+    check_stop(config.reward, config.cluster.signal_seconds)
     if not dry_run and shutil.which("sbatch") is None:
         raise RequestError("there is no sbatch on PATH; submit on a login node of the cluster, or add dry_run=true")
     stages = CHAIN if config.stage == "all" else (config.stage,)

@@ -136,8 +136,10 @@ class PackedTrainer(StageTrainer, SFTTrainer):
 class GspoTrainer(StageTrainer, GRPOTrainer):
     """`trl.GRPOTrainer` whose prompts are keys into a table of token ids, and whose rollouts survive a resume."""
 
-    def __init__(self, *args, prompt_ids: dict[str, list[int]], **kwargs) -> None:
+    def __init__(self, *args, prompt_ids: dict[str, list[int]], judge_failed_limit: float = 1.0, **kwargs) -> None:
+        """`judge_failed_limit`: above this share of failed judgements in a rollout the stage stops."""
         self._prompt_ids = prompt_ids
+        self._judge_failed_limit = judge_failed_limit
         super().__init__(*args, **kwargs)
         # Ranks that generate different lengths would wait for each other in ZeRO's and AutoEP's collectives.
         if self.args.world_size > 1:
@@ -178,8 +180,10 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
     def _prepare_inputs(self, generation_batch) -> dict:
         """Give each micro-batch of a new rollout `rows_per_kept`: rows over kept rows of its optimizer step, over all
         its micro-batches and ranks."""
+        random_state = None if self._rollout_is_open() else _random_state()
         inputs = super()._prepare_inputs(generation_batch)
         if "rows_per_kept" not in inputs:
+            self._require_judgements(random_state)
             accumulation = self.args.gradient_accumulation_steps
             local = torch.stack([batch["kept"].sum() for batch in self._buffered_inputs]).view(-1, accumulation).sum(1)
             kept = self.accelerator.reduce(local, reduction="sum")
@@ -187,6 +191,28 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
             for number, batch in enumerate(self._buffered_inputs):
                 batch["rows_per_kept"] = rows / kept[number // accumulation].clamp(min=1)
         return inputs
+
+    def _require_judgements(self, random_state: tuple[torch.Tensor, torch.Tensor | None] | None) -> None:
+        """Stop before anything is learnt from a rollout that the judge mostly failed on. The checkpoint is that of the
+        step before, with the random state from before the rollout: a resume samples the same completions, whose
+        verdicts the cache holds, and asks for the missing ones only. The share is the same on all ranks."""
+        share = (self._metrics["train"].get("judge/failed_share") or [0.0])[-1]
+        if share <= self._judge_failed_limit:
+            return
+        step = self.state.global_step
+        assert random_state is not None, "a rollout that is half used was judged before"
+        if step:
+            cpu_state, cuda_state = random_state
+            torch.set_rng_state(cpu_state)
+            if cuda_state is not None:
+                torch.cuda.set_rng_state(cuda_state)
+            self._save_checkpoint(self.model, trial=None)
+        kept = f"step {step} is saved" if step else "no step was taken"
+        raise ContentError(
+            f"rl stopped: {share:.0%} of the judgements of a rollout failed, more than reward.judge.failed_limit="
+            f"{self._judge_failed_limit:g}; {kept}, nothing was learnt from the rollout; the first reason stands "
+            "above; when the judge answers again, resume=true continues"
+        )
 
     def _compute_loss(self, model, inputs) -> torch.Tensor:
         """Mean over the kept sequences of the optimizer step. TRL's `grpo` loss is the mean over all rows of a
@@ -245,6 +271,11 @@ def scheduler_arguments(lr_scheduler: str, min_lr_ratio: float) -> dict:
 def _barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
+
+
+def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Of torch's generators of the CPU and, where there is one, of this rank's GPU: what sampling draws from."""
+    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
 
 
 def _contains(tokens: Sequence[int], row: Sequence[int]) -> bool:
