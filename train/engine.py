@@ -1,6 +1,7 @@
 """The typed engine settings become a DeepSpeed configuration, and a process becomes a rank."""
 
 import os
+import warnings
 from typing import Any
 
 from agentworld.data.errors import RequestError
@@ -92,6 +93,8 @@ def start_rank(engine: EngineSettings) -> None:
     from agentworld.train import compat
 
     compat.apply()
+    # DeepSpeed calls collectives by names that torch has renamed, several times a step; each call would print two lines.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     if not on_cpu:  # NCCL would guess the device, and warn at every barrier
         import torch
 
