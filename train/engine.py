@@ -93,7 +93,7 @@ def start_rank(engine: EngineSettings) -> None:
     from agentworld.train import compat
 
     compat.apply()
-    # DeepSpeed calls collectives by names that torch has renamed, several times a step; each call would print two lines.
+    # DeepSpeed calls collectives by names that torch has renamed, several times a step: each would print two lines.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed\.c10d_logger")
     if not on_cpu:  # NCCL would guess the device, and warn at every barrier
         import torch
