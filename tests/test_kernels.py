@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as modeling
 
-from agentworld.train import kernels, model
+from agentworld.train import experts, fused_layers, kernels, model
 from agentworld.train.config import ArchitectureSettings, ModelSettings
 
 LENGTHS = (70, 3, 93, 64, 1)
@@ -124,8 +125,41 @@ def test_convolution_against_a_naive_loop() -> None:
     torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
 
 
-def test_install_reports_what_is_in_use() -> None:
+def test_install_reports_what_is_in_use_and_restore_undoes_it() -> None:
     in_use = kernels.install()
-    assert set(in_use) == {"delta_rule", "convolution", "device"}
+    assert in_use == kernels.install()
+    assert {"device", "delta_rule", "convolution", "experts", "router", "norms", "attention"} <= set(in_use)
+    assert ALL_EXPERTS_FUNCTIONS["grouped_mm"] is experts.experts_forward
     if "torch" in in_use["delta_rule"]:
         assert modeling.torch_chunk_gated_delta_rule is kernels.chunk_gated_delta_rule_packed
+    kernels.restore()
+    assert modeling.causal_conv1d_fn is kernels._reference_convolution
+    assert modeling.torch_chunk_gated_delta_rule is kernels._reference_delta_rule
+    assert ALL_EXPERTS_FUNCTIONS["grouped_mm"] is experts._stock_implementation
+    assert modeling.Qwen3_5MoeRMSNorm.forward is fused_layers._norm
+    kernels.install()
+
+
+def test_slow_parts_are_named_on_a_gpu_only() -> None:
+    """Fault 29: without fla a GPU runs Gated DeltaNet in plain torch, and says so."""
+    slow = {"device": "NVIDIA H200", "delta_rule": "torch, documents as a padded batch", "norms": "transformers"}
+    fast = {"device": "NVIDIA H200", "delta_rule": "fla", "experts": "grouped_mm, Triton rows", "attention": "sdpa"}
+    assert kernels.slow_parts(slow) == ["delta_rule", "norms"]
+    assert kernels.slow_parts(fast) == []
+    assert kernels.slow_parts(slow | {"device": "cpu"}) == []
+
+
+def test_model_with_our_experts_equals_plain_transformers(tiny) -> None:
+    """Loss and every gradient of the whole model in fp32, on one unpacked batch."""
+    ids = torch.cat([part for part in documents(3) if part.shape[1] > 60], 1)[:, :192].view(2, 96)
+    found = []
+    for put in (kernels.restore, kernels.install):
+        put()
+        tiny.zero_grad()
+        loss = tiny(input_ids=ids, labels=ids, use_cache=False, output_router_logits=True).loss
+        loss.backward()
+        found.append((loss.detach(), {name: p.grad.clone() for name, p in tiny.named_parameters()}))
+    tiny.zero_grad()
+    torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=1e-6)
+    for name, expected in found[0][1].items():
+        assert (found[1][1][name] - expected).norm() <= 1e-5 * expected.norm().clamp(min=1e-6), name

@@ -76,9 +76,9 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
     active = kernels.install()
     if engine.rank() == 0:
         run_directory.update_run_json(run_dir, kernels=active)
-        if kernels.is_slow_on_this_device(active):
-            print("agentworld: WARNING: flash-linear-attention is not installed: Gated DeltaNet runs in plain torch, "
-                  "several times slower; pip install flash-linear-attention", file=sys.stderr)  # fmt: skip
+        if slow := kernels.slow_parts(active):
+            _warn(f"no fast kernel for {', '.join(slow)}: training is several times slower; "
+                  "pip install flash-linear-attention (and tilelang on Hopper with Triton below 3.7.1)")  # fmt: skip
     ranks = engine.world_size()
     resumption = resume.plan(run_dir / name / "checkpoints", config.engine, ranks, _warn)
     settings = resume.keep_batch(name, getattr(config, name), resumption, ranks, _warn)
