@@ -15,7 +15,8 @@ from rich.table import Table
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.examples import Example, select_examples
-from agentworld.data.schema import DOMAINS, Trajectory, read_jsonl
+from agentworld.data.schema import DOMAINS, Trajectory
+from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
 from agentworld.rewards.corruptions import CORRUPTIONS, Proof, prove
 from agentworld.rewards.predictions import Scored, groups_of, has_tag, is_stored, read_rows, score, stored
@@ -150,13 +151,13 @@ def _validate(arguments: argparse.Namespace, settings: RewardSettings) -> int:
 def _examples(path: Path, count: int) -> Iterator[Example]:
     """`count` turns of each domain, one a trajectory; 0: of every trajectory."""
     pools: dict[str, list[Trajectory]] = {}
-    for trajectory in read_jsonl(path):
+    for trajectory in read_trajectories(path):
         if any(turn.is_target for turn in trajectory.turns):
             pools.setdefault(trajectory.domain, []).append(trajectory)
     if not pools:
         raise ContentError(f"{path}: no trajectory with a turn that may be predicted")
     for pool in pools.values():
-        yield from select_examples(pool, count or len(pool), seed=0)
+        yield from select_examples(pool, count or len(pool), seed=0, fits=lambda item: True).examples
 
 
 def _margin(proof: Proof | None) -> str:
