@@ -32,7 +32,8 @@ def test_rewards_are_computed_on_ids_and_stored_with_their_reasons(tokenizer, tm
 
     completions = [sampled(TRUTH), sampled(LAST), sampled(TRUTH)[:-1], sampled("<|im_end|>" + TRUTH)]
     logged: dict[str, float] = {}
-    reward = rl.reward_function(tokenizer, RewardSettings(guards=guards), tmp_path / "completions", {"t#1": prompt})
+    settings = RewardSettings(guards=guards)
+    reward = rl.reward_function(tokenizer, settings, tmp_path / "completions", {"t#1": prompt}, None)
     got = reward(
         prompts=["t#1"] * 4,
         completions=[""] * 4,

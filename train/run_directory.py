@@ -104,8 +104,10 @@ def open_run(config: Config, arguments: Sequence[str]) -> Iterator[Path]:
         root.mkdir(parents=True, exist_ok=True)
         run_dir.mkdir(exist_ok=named and (config.resume or config.overwrite))
     except FileExistsError as error:
+        if run_dir.exists():  # maybe made by another start since `missing` was read: it is not ours to remove
+            raise RequestError(_exists(run_dir)) from None
         _remove_empty(missing)
-        raise RequestError(_exists(run_dir) if run_dir.exists() else f"{error.filename} is not a folder") from None
+        raise RequestError(f"{error.filename} is not a folder") from None
     except OSError as error:
         _remove_empty(missing)
         raise RequestError(f"cannot make the run directory {run_dir}: {error.strerror}; set run.root") from None
