@@ -15,7 +15,6 @@ from judge_server import KEY, TRANSIENT, JudgeServer, judge_server, section, sha
 
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Message, Prediction
-from agentworld.rewards import hybrid
 from agentworld.rewards.judge import Completion, Outcome, Panel, Verdict
 from agentworld.rewards.judge_cache import JudgeCache
 from agentworld.rewards.judge_metrics import Watch, observations
@@ -257,7 +256,7 @@ def test_rewards_combine_the_judge_with_the_rule_and_broken_forms_are_not_sent(t
         assert not any("SECRET THOUGHT" in json.dumps(request.body) for request in server.requests)
     offline = RewardSettings()
     for item, outcome in zip(items, outcomes, strict=True):
-        same = hybrid.reward(item.prediction, item.truth, item.action, item.deterministic, offline)
+        same = item.reward(offline, None)
         assert outcome.reward == same, "a judge that scores like the reference scorer gives its rewards"
     assert [outcome.verdict is None for outcome in outcomes] == [False, False, True, True, False]
     row = outcomes[1].row()
