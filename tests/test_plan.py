@@ -43,7 +43,7 @@ def test_the_larger_size_is_the_published_one():
 
 
 def test_a_directory_decides_the_architecture(tmp_path):
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_experts": 4, "vocab_size": 333}
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_experts": 8, "vocab_size": 333}
     written = {"model_type": "qwen3_5_moe", "text_config": {"model_type": "qwen3_5_moe_text", **sizes}}
     (tmp_path / "config.json").write_text(json.dumps(written))
     architecture, source = text_config(compose([*RELEASED, f"model.path={tmp_path}"]))
@@ -85,6 +85,35 @@ def test_more_ranks_and_more_sharding_never_take_more(released):
         assert all(more <= fewer for a, b in itertools.pairwise(falling) for more, fewer in zip(b, a, strict=True))
     offloaded = peaks(memory.Engine(3, 8, offload_optimizer=True), 16)
     assert all(less < more for less, more in zip(offloaded, peaks(memory.Engine(3, 8), 16), strict=True))
+
+
+KEYS = [  # of the engine, the part it changes, and by how many bytes, for `cpt`
+    ("reduce_bucket_size=250_000_000", "buckets", -2 * 2 * 250_000_000),  # two buffers: overlap_comm
+    ("overlap_comm=false", "buckets", -2 * 500_000_000),
+    ("communication_data_type=float32", "buckets", 4 * 2 * 500_000_000),
+    ("stage3_max_live_parameters=600_000_000", "gathered", -2 * 400_000_000),
+    ("grad_accum_dtype=float32", "gradients", 2 * 541_572_042),
+    ("offload_optimizer=cpu", "optimizer", -12 * 541_572_042),
+    ("offload_param=cpu", "weights", -2 * 541_572_042),
+]
+
+
+@pytest.mark.parametrize("setting,part,change", KEYS, ids=[key for key, _, _ in KEYS])
+def test_each_key_of_the_engine_changes_its_part_alone(released, setting, part, change):
+    """34,660,610,688 parameters over 64 ranks are 541,572,042 a rank."""
+    made = plan.make(compose([*RELEASED, "stage=cpt", f"engine.{setting.replace('_000', '000')}"]))
+    before, after = released.stages["cpt"].parts, made.stages["cpt"].parts
+    assert after[part] - before[part] == change
+    also = {"gradients"} if "offload_optimizer" in setting else set()  # they go to CPU memory with it
+    assert {name for name in before if before[name] != after[name]} == {part} | also
+
+
+def test_the_sub_group_bounds_the_step(released):
+    """Eight bytes a parameter of the rank's 541,572,042, or of a sub-group where that is smaller."""
+    made = plan.make(compose([*RELEASED, "stage=cpt", "engine.sub_group_size=100000000"]))
+    before, after = released.stages["cpt"].moments, made.stages["cpt"].moments
+    assert before["step"] - after["step"] == 8 * (541_572_042 - 100_000_000)
+    assert {name for name in before if before[name] != after[name]} == {"step"}
 
 
 def test_the_smallest_number_fits_and_half_of_it_does_not(released):
@@ -130,7 +159,7 @@ def test_tokens_and_hours(released):
 def test_what_fails_later_is_named_now(tmp_path):
     model, logs = tmp_path / "model", tmp_path / "t.jsonl"
     model.mkdir()
-    config = {"model_type": "qwen3_5_moe_text", "num_experts": 6, "max_position_embeddings": 4096}
+    config = {"model_type": "qwen3_5_moe_text", "num_experts": 8, "max_position_embeddings": 4096}
     (model / "config.json").write_text(json.dumps(config))
     (model / "tokenizer.json").write_text("{}")
     (model / "model.safetensors.index.json").write_text(
@@ -147,7 +176,6 @@ def test_what_fails_later_is_named_now(tmp_path):
     ]
     failed = {check.name: check.detail for check in plan.make(compose([*RELEASED, *overrides])).failed}
     assert "1 of 2 shards are missing, first 2.safetensors" in failed["model"]
-    assert "expert_parallel=8 does not divide the 6 experts" in failed["experts"]
     assert "65536 is more than the model's 4096 positions" in failed["context"]
     assert "resume=true" in failed["run name"]
     assert "10 trajectories x data.split.rl=0.2 give 2 prompts" in failed["RL prompts"]

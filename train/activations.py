@@ -17,59 +17,86 @@ EXPERT_ROW_ALIGNMENT = 8  # deepspeed/moe/ep_kernels.py, TOKEN_GROUP_ALIGN_SIZE_
 
 @dataclass(frozen=True)
 class Kernels:
-    """Which implementation runs, because each saves other tensors.
+    """Which implementation runs, because each saves other tensors. The defaults are what `kernels.install` puts on a
+    GPU with flash-linear-attention (fla) 0.6.0 and Triton; tests/test_activations.py compares its names with these.
 
-    delta_rule: torch (transformers' chunked rule in float32) | fla (flash-linear-attention 0.6.0, fla/ops/
-        gated_delta_rule/chunk.py:310). convolution: torch_packed (`kernels.causal_conv1d_packed`) | torch (one document
-        a row) | causal_conv1d. experts: eager | grouped_mm (transformers) | autoep (DeepSpeed).
+    delta_rule: torch (transformers' chunked rule in float32) | fla.
+    convolution: torch (one document a row) | torch_packed (`kernels.causal_conv1d_packed`) | fla.
+    experts: eager, grouped_mm (both transformers) | routed (`experts.RoutedExperts`) | autoep (DeepSpeed).
+    router: transformers | triton (`router.TopKSoftmax`); AutoEP has its own, which saves what transformers' does.
+    elementwise: transformers | fla, for norms, gated norm, SwiGLU and rotary embedding.
+
+    No CPU runs fla's kernels. What its autograd functions save was read in its source (`save_for_backward`):
+    ops/gated_delta_rule/chunk.py:310, modules/causal_conv1d/ops.py:957, modules/norm/layernorm.py:614,
+    modules/norm/fused_norm_gate.py:667, modules/activations/ops.py:658, modules/rotary/ops.py:271.
     """
 
     delta_rule: str = "fla"
-    convolution: str = "torch_packed"
-    experts: str = "grouped_mm"
+    convolution: str = "fla"
+    experts: str = "routed"
+    router: str = "triton"
+    elementwise: str = "fla"
 
 
-def norm(width: int) -> float:
-    """Zero-centred RMSNorm over `width`: the float32 input, the float32 normalised value, and 1 / rms."""
-    return 8 * width + 4
+ON_A_CPU = Kernels("torch", "torch_packed", "routed", "transformers", "transformers")
 
 
-def attention(c: Qwen3_5MoeTextConfig, e: int, masked: bool) -> float:
-    """Gated full attention with `scaled_dot_product_attention`, rotary tables and mask excluded.
+def norm(width: int, e: int, kernels: Kernels) -> float:
+    """Zero-centred RMSNorm over `width`. fla: the input and 1 / rms; transformers: the float32 input, the float32
+    normalised value, and 1 / rms."""
+    return (e * width if kernels.elementwise == "fla" else 8 * width) + 4
+
+
+def attention(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels, masked: bool) -> float:
+    """Gated full attention with `scaled_dot_product_attention` (`masked`, or one document), or document by document
+    with FlashAttention (fla's kernels, not `masked`); the model's rotary tables and the mask excluded.
 
     The input; the norms of q and k by head; q, k, v, the output and float32 log-sum-exps of the kernel (with a mask, k
     and v are repeated for all query heads: transformers/integrations/sdpa_attention.py); output, sigmoid and product of
-    the gate.
+    the gate, where FlashAttention's output is the same tensor; fla's rotary embedding copies the halves of its tables.
     """
     heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
     q, kv = heads * c.head_dim, kv_heads * c.head_dim
-    norms = 8 * q + 4 * heads + 8 * kv + 4 * kv_heads
+    norms = heads * norm(c.head_dim, e, kernels) + kv_heads * norm(c.head_dim, e, kernels)
     kernel = e * (2 * q + 2 * (q if masked else kv)) + 4 * heads
-    return e * c.hidden_size + norms + kernel + 3 * e * q
+    by_document = kernels.elementwise == "fla" and not masked
+    rotary = e * c.head_dim * c.rope_parameters["partial_rotary_factor"] if kernels.elementwise == "fla" else 0
+    return e * c.hidden_size + norms + kernel + (2 if by_document else 3) * e * q + rotary
 
 
 def attention_mask(tokens: int, rows: int, e: int) -> tuple[int, int]:
     """Bytes of the boolean mask [rows, 1, T, T] that the forward pass shares, and of the copy in the model's dtype
     that each full-attention layer makes and saves (aten's convert_boolean_attn_mask). `tokens` are those of one row.
 
-    Packed rows and padded batches need a mask; one document without padding does not.
+    Padded batches need a mask, and packed rows where `fused_layers.uses_packed_attention` says no.
     """
     return rows * tokens**2, e * rows * tokens**2
 
 
 def delta_net(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
     """Gated DeltaNet: input, convolution, gates, delta rule, gated norm, input of the output projection."""
-    key_heads, heads = c.linear_num_key_heads, c.linear_num_value_heads
-    key, value = key_heads * c.linear_key_head_dim, heads * c.linear_value_head_dim
-    channels, taps = 2 * key + value, c.linear_conv_kernel_dim
+    heads, channels, taps = c.linear_num_value_heads, _channels(c), c.linear_conv_kernel_dim
     convolution = {
-        "causal_conv1d": e * channels,  # its input
+        "fla": e * channels,  # its input
         "torch": 2 * e * channels,  # and what SiLU reads
         "torch_packed": (taps + 1) * e * channels + taps - 1,  # and each earlier token, masked, with its mask
     }[kernels.convolution]
     gates = e * heads + 8 * heads  # sigmoid of beta; float32 input and output of softplus
-    gated_norm = 12 * value + 2 * e * value + 4 * heads  # float32 core, gate and SiLU; normalised and scaled; 1 / rms
-    return e * c.hidden_size + convolution + gates + _delta_rule(c, e, kernels) + gated_norm + e * value
+    return e * c.hidden_size + convolution + gates + _delta_rule(c, e, kernels) + _gated_output(c, e, kernels)
+
+
+def _channels(c: Qwen3_5MoeTextConfig) -> int:
+    """q, k and v of a token, which the convolution reads."""
+    return 2 * c.linear_num_key_heads * c.linear_key_head_dim + c.linear_num_value_heads * c.linear_value_head_dim
+
+
+def _gated_output(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
+    """The gated norm and the input of the output projection. fla: the core's output, the gate and 1 / rms;
+    transformers: float32 core, gate and SiLU; normalised and scaled; 1 / rms."""
+    heads = c.linear_num_value_heads
+    value = heads * c.linear_value_head_dim
+    gated = 2 * e * value if kernels.elementwise == "fla" else 12 * value + 2 * e * value
+    return gated + 4 * heads + e * value
 
 
 def _delta_rule(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
@@ -89,16 +116,21 @@ def _delta_rule(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
 def moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels, tokens: int, expert_parallel: int = 1) -> float:
     """Router, routed experts, shared expert and its gate, for routing that is even over ranks.
 
-    The input; softmax, top-k values, indices and their sum in the router; four tensors of the shared expert, its
-    output and gate; the routed experts by row, with `k` rows a token.
+    The input; the router (Triton: logits and indices; else softmax, top-k values, indices and their sum); gate, up and
+    product of the shared expert (and the output of SiLU, where fla does not fuse it), its output and gate; the routed
+    experts by row, with `k` rows a token.
     """
     hidden, k, width = c.hidden_size, c.num_experts_per_tok, c.moe_intermediate_size
-    shared = e * (4 * c.shared_expert_intermediate_size + hidden + 1)
-    router = 4 * c.num_experts + 12 * k + 4
+    tensors = 3 if kernels.elementwise == "fla" else 4
+    shared = e * (tensors * c.shared_expert_intermediate_size + hidden + 1)
+    own_router = kernels.router == "triton" and kernels.experts != "autoep"
+    router = e * c.num_experts + 8 * k if own_router else 4 * c.num_experts + 12 * k + 4
     if kernels.experts == "eager":  # two int64 indices, input, gate and up, SiLU, product, weight, two outputs
         routed = k * (16 + e * (3 * hidden + 4 * width + 1))
     elif kernels.experts == "grouped_mm":  # three int64 permutations, input, gate and up, SiLU, product, weight, output
         routed = k * (24 + e * (2 * hidden + 4 * width + 1))
+    elif kernels.experts == "routed":  # gate and up, weight, two int32 permutations; the ends of the experts
+        routed = k * (8 + e * (2 * width + 1)) + 4 * c.num_experts / tokens
     else:  # rows of each local expert are padded to a multiple of 8; the output is sent back without padding
         padding = c.num_experts / expert_parallel * EXPERT_ROW_ALIGNMENT / tokens
         routed = (k + padding) * (4 + e * (hidden + 4 * width)) + k * (20 + e * hidden)
@@ -106,31 +138,71 @@ def moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels, tokens: int, expert_p
 
 
 def backward_moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
-    """Bytes a token beside what is saved at the start of the backward pass of a layer, where it is widest.
+    """Bytes a token beside what is saved at the start of the backward pass of a layer, where its MoE block is widest.
 
-    The gradient of the weighted rows, of the rows put back into the order of the experts, and the zeros they are put
-    into; AutoEP weights rows in float32 (deepspeed/module_inject/auto_ep_layer.py:494): counted as two float32
-    products, for the gradients of rows and of weights. The layer's output and the residual stream have gradients, too.
+    Routed: gradients of the rows and of the product, of gate and up, and the product once more (row_kernels.
+    weighted_swiglu_backward). transformers: the gradient of the weighted rows, of the rows put back into the order of
+    the experts, and the zeros they are put into; AutoEP weights rows in float32 (deepspeed/module_inject/
+    auto_ep_layer.py:494): counted as two float32 products, for the gradients of rows and of weights. The layer's output
+    and the residual stream have gradients, too, and beside the routed experts those of the shared output and of its
+    gate's input wait.
     """
-    rows = c.num_experts_per_tok * c.hidden_size
-    widest = 8 * rows + 4 * c.hidden_size if kernels.experts == "autoep" else 3 * e * rows
-    return widest + 2 * e * c.hidden_size
+    k, hidden = c.num_experts_per_tok, c.hidden_size
+    widest = {
+        "routed": e * k * (hidden + 4 * c.moe_intermediate_size) + 2 * e * hidden,
+        "autoep": 8 * k * hidden + 4 * hidden,
+    }.get(kernels.experts, 3 * e * k * hidden)
+    return widest + 2 * e * hidden
+
+
+def backward(c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels, saved_moe: float) -> float:
+    """Bytes a token beside what a layer of `kind` has saved, at the widest moment of its backward pass: in the MoE
+    block, or in fla's delta rule, when what the block (`saved_moe`), its norm and the gated output saved is free again.
+
+    fla/ops/gated_delta_rule/chunk.py:113 keeps all of it until it returns, by value head: w, u, new values, two states
+    a chunk, and the gradients of output, q, k, w, values (twice) and k once more; beside them those of the gate and of
+    the residual stream.
+    """
+    widest = backward_moe(c, e, kernels)
+    if kind == "linear_attention" and kernels.delta_rule == "fla":
+        heads, key, value = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+        rule = e * heads * (5 * key + 5 * value + 2 * key * value / CHUNK)
+        rule += e * heads * value + e * c.hidden_size
+        freed = saved_moe + norm(c.hidden_size, e, kernels) + _gated_output(c, e, kernels)
+        widest = max(widest, rule - freed)
+    return widest
 
 
 def forward_moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
-    """Bytes a token at the widest moment of a forward pass that saves nothing (generation, evaluation): the rows of
-    the experts as sorted, as projected, weighted and put back; shared output, residual stream and input beside."""
-    rows = c.num_experts_per_tok * c.hidden_size
-    widest = 4 * e * rows + (4 * rows + 4 * c.hidden_size if kernels.experts == "autoep" else 0)
-    return widest + 4 * e * c.hidden_size + 4 * c.num_experts + 32 * c.num_experts_per_tok
+    """Bytes a token at the widest moment of a MoE block whose forward pass saves nothing (generation, evaluation):
+    routed: gate and up, product and output of the rows; else the rows of the experts as sorted, as projected, weighted
+    and put back; shared output, residual stream and input beside."""
+    k, hidden = c.num_experts_per_tok, c.hidden_size
+    if kernels.experts == "routed":
+        widest = k * e * (hidden + 3 * c.moe_intermediate_size)
+    else:
+        widest = 4 * e * k * hidden + (4 * k * hidden + 4 * hidden if kernels.experts == "autoep" else 0)
+    return widest + 4 * e * hidden + 4 * c.num_experts + 32 * k
+
+
+def forward(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
+    """Bytes a token at the widest moment of a layer whose forward pass saves nothing: in the MoE block or in fla's
+    delta rule (fla/ops/gated_delta_rule/chunk.py:30): q, k and v as convolved and as the rule reads them, q and k
+    normalised, the gate, by value head w, u, new values, output, inverse and a state a chunk; residual stream, input.
+    """
+    heads, key, value = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    normalised = 2 * c.linear_num_key_heads * key
+    rule = 2 * _channels(c) + normalised + heads * (value + key + 3 * value + CHUNK + key * value / CHUNK)
+    widest = e * (rule + 2 * c.hidden_size) if kernels.delta_rule == "fla" else 0
+    return max(widest, forward_moe(c, e, kernels))
 
 
 def layer(
     c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels, tokens: int, masked: bool, expert_parallel: int = 1
 ) -> float:
     """One decoder layer, a token: two norms, the mixer of `kind` (full_attention | linear_attention), the MoE block."""
-    mixer = attention(c, e, masked) if kind == "full_attention" else delta_net(c, e, kernels)
-    return 2 * norm(c.hidden_size) + mixer + moe(c, e, kernels, tokens, expert_parallel)
+    mixer = attention(c, e, kernels, masked) if kind == "full_attention" else delta_net(c, e, kernels)
+    return 2 * norm(c.hidden_size, e, kernels) + mixer + moe(c, e, kernels, tokens, expert_parallel)
 
 
 def router_loss(c: Qwen3_5MoeTextConfig, e: int) -> float:

@@ -25,13 +25,18 @@ HEADROOM = 0.10  # share of a card that stays free
 LOSS_TILE = (4096, 32768)  # tokens x vocabulary: trl/kernels/chunked_logprob.py TOKEN_CHUNK_SIZE, trl/trainer/utils.py
 LIVE_ELEMENTS = 10**9  # deepspeed/runtime/zero/config.py: stage3_max_live_parameters, sub_group_size
 BUCKET_ELEMENTS = 5 * 10**8  # the same: reduce_bucket_size
+FLASH_HEAD = 256  # the widest head of FlashAttention: fused_layers.uses_packed_attention
 ADAM_BYTES = 12  # float32 master copy and two moments of a parameter
 STEP_BYTES = 8  # bfloat16 gradient, its flat copy and its float32 copy; then that copy and the root of a moment
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What of DeepSpeed decides memory. The last three are elements; `bucket` of a reduction (one or two buffers)."""
+    """What of DeepSpeed decides memory. `bucket` (one or two buffers of a reduction), `live`, `sub_group`: elements.
+
+    Left out, because they move less than the estimate is worth at sensible values: prefetching, which `live` limits,
+    parameters too small to be split, and the buckets of the all-gather, which are views.
+    """
 
     zero_stage: int
     expert_parallel: int = 1
@@ -40,6 +45,8 @@ class Engine:
     bucket: int = BUCKET_ELEMENTS
     live: int = LIVE_ELEMENTS  # that ZeRO-3 keeps gathered
     sub_group: int = LIVE_ELEMENTS  # that the optimizer of ZeRO-3 steps at once
+    float32_gradients: bool = False  # where they are summed over micro-batches
+    float32_reduction: bool = False  # a bucket is cast for it
 
     @classmethod
     def of(cls, settings: EngineSettings) -> "Engine":
@@ -52,17 +59,20 @@ class Engine:
             settings.reduce_bucket_size * (2 if settings.overlap_comm else 1),
             settings.stage3_max_live_parameters,
             settings.sub_group_size,
+            settings.grad_accum_dtype == "float32",
+            settings.communication_data_type == "float32",
         )
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one rank holds at once: `rows` of `tokens`, labels in all of them, and whether attention needs a mask."""
+    """What one rank holds at once: `rows` of `tokens`, so many labels, and whether attention needs a [T, T] mask."""
 
     rows: int
     tokens: int
     labels: int
     kernels: Kernels
+    masked: bool
 
     @property
     def all_tokens(self) -> int:
@@ -86,22 +96,24 @@ class Memory:
 
 
 def kernels_of(config: Config, packed: bool) -> Kernels:
-    """fla on a GPU, plain torch on a CPU; the convolution is torch's (causal_conv1d needs nvcc to install)."""
-    experts = "autoep" if config.engine.expert_parallel > 1 else "grouped_mm"
-    delta_rule = "torch" if config.engine.device == "cpu" else "fla"
-    return Kernels(delta_rule, "torch_packed" if packed else "torch", experts)
+    """Those that `kernels.install` takes on a GPU with fla, or on a CPU; `Stage` decides about the experts."""
+    if config.engine.device != "cpu":
+        return Kernels()
+    return activations.ON_A_CPU if packed else replace(activations.ON_A_CPU, convolution="torch")
 
 
 def batch_of(config: Config, stage: str) -> Batch:
     """A micro-batch at its largest: CPT and SFT join their rows to one packed row of which every token may be a label,
-    RL pads prompt and completion."""
+    RL pads prompt and completion. Only packed rows in half precision on a GPU do without a mask
+    (`fused_layers.uses_packed_attention`)."""
     if stage == "rl":
         rl = config.rl
         tokens = config.data.rl_prompt_tokens + rl.max_completion_tokens
         labels = rl.completions_per_device * rl.max_completion_tokens
-        return Batch(rl.completions_per_device, tokens, labels, kernels_of(config, packed=False))
+        return Batch(rl.completions_per_device, tokens, labels, kernels_of(config, packed=False), masked=True)
     tokens = getattr(config, stage).rows_per_device * getattr(config.data, f"{stage}_row_tokens")
-    return Batch(1, tokens, tokens, kernels_of(config, packed=True))
+    masked = config.engine.device == "cpu" or config.model.dtype == "float32"
+    return Batch(1, tokens, tokens, kernels_of(config, packed=True), masked)
 
 
 class Stage:
@@ -112,6 +124,7 @@ class Stage:
     ) -> None:
         self.architecture, self.parameters, self.engine = architecture, parameters, engine
         self.e = 2 if dtype == "bfloat16" else 4
+        self.gradient = 4 if engine.float32_gradients else self.e  # bytes
         self.experts = parameters.parts["experts"] // engine.expert_parallel
         self.local = parameters.total - parameters.parts["experts"] + self.experts
         self.partition = -(-parameters.total // ranks)
@@ -121,18 +134,19 @@ class Stage:
     def training(self, batch: Batch, checkpointing: bool) -> Memory:
         """Loss, backward pass and step of a micro-batch."""
         engine, e = self.engine, self.e
-        batch = replace(batch, kernels=replace(batch.kernels, experts=self._experts(batch)))
+        masked = batch.masked or self.architecture.head_dim > FLASH_HEAD
+        batch = replace(batch, kernels=self._with_experts(batch.kernels), masked=masked)
         parts = self._states()
         saved, working = self._saved(batch, checkpointing)
         loss = self._loss(batch)
-        mask = activations.attention_mask(batch.tokens, batch.rows, e)[0]
+        mask = activations.attention_mask(batch.tokens, batch.rows, e)[0] if masked else 0
         parts |= {"activations": sum(saved) + max(working), "attention mask": mask, "loss": loss}
         held = parts["weights"] + parts["optimizer"] + parts["gathered"] + mask
         sharded = 0 if engine.zero_stage == 1 else parts["gradients"]
         moments = {"loss": held + sharded + sum(saved) + loss + (parts["buckets"] if engine.zero_stage == 3 else 0)}
         moments["backward"] = held + sharded + self._backward(saved, working) + parts["buckets"]
         if engine.zero_stage == 1:  # at the end: all gradients, the buffer of a bucket and the rank's own part
-            moments["reduction"] = held + e * (self.local + self.partition) + parts["buckets"]
+            moments["reduction"] = held + self.gradient * (self.local + self.partition) + parts["buckets"]
         moments["step"] = held - mask + self._step(parts)
         return Memory(parts, moments)
 
@@ -144,9 +158,9 @@ class Stage:
                 and ZeRO-3 gathers what it has split (trl: ds3_gather_for_generation).
         """
         e, c = self.e, self.architecture
+        kernels = replace(kernels, experts="routed") if whole else self._with_experts(kernels)
         parts = self._states()
         if whole:
-            kernels = replace(kernels, experts="grouped_mm")
             parts = dict.fromkeys(parts, 0) | {"weights": e * self.parameters.total}
         elif self.engine.zero_stage == 3:
             parts["gathered"] = e * self.local
@@ -160,12 +174,12 @@ class Stage:
         state = self.linear * (4 * heads * key_dim * value_dim + e * channels * c.linear_conv_kernel_dim)
         parts["cache"] = rows * ((prompt + completion) * keys + state)
         parts["attention mask"] = sum(activations.attention_mask(prompt, rows, e))
-        experts = replace(kernels, experts=kernels.experts)
-        parts["prefill"] = int(rows * prompt * activations.forward_moe(c, e, experts)) + rows * c.vocab_size * (e + 8)
+        parts["prefill"] = int(rows * prompt * activations.forward(c, e, kernels)) + rows * c.vocab_size * (e + 8)
         return Memory(parts, {"generation": sum(parts.values())})
 
-    def _experts(self, batch: Batch) -> str:
-        return "autoep" if self.engine.expert_parallel > 1 else batch.kernels.experts
+    def _with_experts(self, kernels: Kernels) -> Kernels:
+        """DeepSpeed's experts where they are divided, ours where they are not."""
+        return replace(kernels, experts="autoep" if self.engine.expert_parallel > 1 else "routed")
 
     def _states(self) -> dict[str, int]:
         engine, e = self.engine, self.e
@@ -175,10 +189,10 @@ class Stage:
         gathered = max(self.layer_experts, min(engine.live, self.local))
         return {
             "weights": 0 if engine.offload_parameters else e * weights,
-            "gradients": 0 if engine.offload_optimizer and engine.zero_stage > 1 else e * gradients,
+            "gradients": 0 if engine.offload_optimizer and engine.zero_stage > 1 else self.gradient * gradients,
             "optimizer": 0 if engine.offload_optimizer else ADAM_BYTES * self.partition,
             "gathered": e * min(gathered, self.local) if split else 0,
-            "buckets": e * engine.bucket,
+            "buckets": (e + (4 if engine.float32_reduction and e < 4 else 0)) * engine.bucket,
         }
 
     def _saved(self, batch: Batch, checkpointing: bool) -> tuple[list[int], list[int]]:
@@ -188,12 +202,14 @@ class Stage:
         """
         c, e, tokens = self.architecture, self.e, batch.all_tokens
         router = tokens * activations.router_loss(c, e)
-        widest = tokens * activations.backward_moe(c, e, batch.kernels)
+        degree = self.engine.expert_parallel
+        moe = activations.moe(c, e, batch.kernels, tokens, degree)
         gradients = e * self.layer_experts if self.engine.zero_stage > 1 else 0
         saved, working = [], []
         for kind in c.layer_types:
-            inner = tokens * activations.layer(c, kind, e, batch.kernels, tokens, True, self.engine.expert_parallel)
-            if kind == "full_attention":
+            inner = tokens * activations.layer(c, kind, e, batch.kernels, tokens, batch.masked, degree)
+            widest = tokens * activations.backward(c, kind, e, batch.kernels, moe)
+            if kind == "full_attention" and batch.masked:
                 inner += activations.attention_mask(batch.tokens, batch.rows, e)[1]
             kept = tokens * e * c.hidden_size if checkpointing else inner
             saved.append(int(kept + router))
@@ -202,13 +218,13 @@ class Stage:
 
     def _backward(self, saved: list[int], working: list[int]) -> int:
         """The widest moment from the last layer to the first; in stage 1 gradients grow as saved tensors go."""
-        grown = self.e * self.parameters.parts["head"] if self.engine.zero_stage == 1 else 0
+        grown = self.gradient * self.parameters.parts["head"] if self.engine.zero_stage == 1 else 0
         remaining, widest = sum(saved), 0
         for number in reversed(range(len(saved))):
             widest = max(widest, remaining + working[number] + grown)
             remaining -= saved[number]
             if self.engine.zero_stage == 1:
-                grown += self.e * (self.parameters.layers[number] + self.layer_experts)
+                grown += self.gradient * (self.parameters.layers[number] + self.layer_experts)
         return max(widest, grown)
 
     def _loss(self, batch: Batch) -> int:
@@ -218,7 +234,7 @@ class Stage:
         head = c.vocab_size * c.hidden_size
         cast = e if e < 4 else 0
         states = batch.labels * (c.hidden_size * (e + 4 + cast) + 32)
-        final_norm = batch.all_tokens * (activations.norm(c.hidden_size) + 2 * e * c.hidden_size)
+        final_norm = batch.all_tokens * (activations.norm(c.hidden_size, e, batch.kernels) + 2 * e * c.hidden_size)
         tile = min(batch.labels, LOSS_TILE[0]) * LOSS_TILE[1] * e
         return int(states + final_norm + head * (4 + cast) + tile)
 
@@ -251,14 +267,11 @@ def estimate(
         name: stage.training(batch_of(config, name), config.model.gradient_checkpointing) for name in stages_of(config)
     }
     if "rl" in found:
-        kernels = replace(
-            kernels_of(config, packed=False), experts="autoep" if engine.expert_parallel > 1 else "grouped_mm"
-        )
         sampling = stage.generation(
             rows_per_rank(config, ranks),
             config.data.rl_prompt_tokens,
             config.rl.max_completion_tokens,
-            kernels,
+            kernels_of(config, packed=False),
             whole=False,
         )
         both = {

@@ -34,7 +34,6 @@ def checks(config: Config, architecture: Qwen3_5MoeTextConfig, ranks: int, disk_
         ("processes", lambda: _processes(config, ranks)),
         ("inputs", lambda: _inputs(config)),
         ("model", lambda: _model(config)),
-        ("experts", lambda: _experts(config, architecture)),
         ("context", lambda: _context(config, architecture)),
         ("run name", lambda: _run_name(config)),
         ("RL prompts", lambda: _rl_prompts(config)),
@@ -90,14 +89,6 @@ def _model(config: Config) -> str:
     if missing:
         raise RequestError(f"model.path={path}: {len(missing)} of {len(shards)} shards are missing, first {missing[0]}")
     return f"{len(shards)} shards of weights are there"
-
-
-def _experts(config: Config, architecture: Qwen3_5MoeTextConfig) -> str:
-    """`validate` checks the recipe's architecture; a model.path has its own."""
-    degree, experts = config.engine.expert_parallel, architecture.num_experts
-    if experts % degree:
-        raise RequestError(f"engine.expert_parallel={degree} does not divide the {experts} experts of the model")
-    return f"{experts // degree} of {experts} experts on a rank"
 
 
 def _context(config: Config, architecture: Qwen3_5MoeTextConfig) -> str:
