@@ -3,12 +3,7 @@
 Beside the part lie the places of its trajectories and the hashes of their ids, for those who join the parts.
 """
 
-import ctypes
 import json
-import multiprocessing
-import os
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import blake2b
@@ -30,22 +25,6 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
 MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
-
-
-def as_worker() -> None:
-    """Of each worker, before it waits for work, since one whose parent dies before would wait for ever: end by SIGTERM
-    without a word, leave Ctrl-C to the parent, and die with it (Linux)."""
-    parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, signal.SIG_DFL)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if not parent.is_alive():  # it died before the line above
-            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def convert_numbered(

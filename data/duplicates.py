@@ -245,8 +245,7 @@ class DuplicateIndex:
             yield
         except sqlite3.OperationalError as error:
             raise RequestError(
-                f"{self._folder.name}: the index of duplicates: {error}; it needs about as much room as the input, "
-                "set TMPDIR to a folder that has it"
+                f"{self._folder.name}: the index of duplicates: {error}; it needs about as much room as the input"
             ) from error
 
 

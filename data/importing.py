@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agentworld.data import import_units
-from agentworld.data.conversion import as_worker, convert_numbered
+from agentworld.data.conversion import convert_numbered
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.formats import FORMATS, by_name, detect
 from agentworld.data.formats.container import DamagedError, look
@@ -161,7 +161,7 @@ def _convert_all(request: Request, units: Sequence[Unit], work: Work, counts: di
     convert = partial(
         convert_numbered, folder=str(work.folder), chosen=name, filters=request.filters, redact=request.redact
     )
-    with closing(ordered_map(convert, left, processes, UNITS_AHEAD, as_worker)) as converted:
+    with closing(ordered_map(convert, left, processes, UNITS_AHEAD)) as converted:
         for number, unit in enumerate(units):
             count = count_of(work.part(number)) if number in work.finished else next(converted)
             counts[count.path].add(count) if count.path in counts else counts.update({count.path: count})

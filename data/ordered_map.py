@@ -1,7 +1,11 @@
 """`map` by processes with bounded memory: `Executor.map` reads all of its input, and keeps all results, at once."""
 
+import ctypes
 import gc
 import multiprocessing
+import os
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -9,6 +13,8 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 _shared: Any = None  # of a worker process: what it was forked with
 
@@ -18,15 +24,17 @@ def ordered_map(
     items: Iterable[Item],
     workers: int,
     ahead: int,
-    initializer: Callable[[], None] | None = None,
 ) -> Iterator[Result]:
     """The results in the order of the items.
 
     At most `ahead` items beyond the one that is waited for are given to the processes. Where single items take long,
     `ahead` should be many times `workers`, or processes idle behind the one that takes longest. Closing the iterator
-    waits for what is under way and drops the rest. `initializer` is called once in each process, before its first item.
+    waits for what is under way and drops the rest.
+
+    Raises:
+        BrokenProcessPool: a process was killed.
     """
-    with ProcessPoolExecutor(workers, initializer=initializer) as pool:
+    with ProcessPoolExecutor(workers, initializer=as_worker) as pool:
         yield from _in_order(pool, function, items, ahead)
 
 
@@ -56,7 +64,24 @@ def _in_order(
             future.cancel()
 
 
+def as_worker() -> None:
+    """Of each process, before it waits for work, since one whose parent dies before would wait for ever: end by SIGTERM
+    without a word, whatever the parent does on it, leave Ctrl-C to the parent, and die with it (Linux)."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if not parent.is_alive():  # it died before the line above
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _hold(shared: Any) -> None:
+    as_worker()
     global _shared
     _shared = shared
     gc.freeze()  # a collection would write to the pages of all objects and so copy them

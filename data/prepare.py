@@ -12,11 +12,13 @@
 The same input and seed give the same bytes.
 """
 
+import errno
 import json
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -24,7 +26,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from agentworld.data.errors import RequestError
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.gathering import gather
 from agentworld.data.manifest import REPORT, is_prepared, write_manifest
 from agentworld.data.pools import samples, trajectories_of, write_traces
@@ -120,6 +122,16 @@ def _staged(out: Path) -> Iterator[Path]:
         if out.exists():
             shutil.rmtree(out)
         temporary.rename(out)
+    except BrokenProcessPool:
+        raise ContentError(
+            "a process of the preparation was killed, often for a lack of memory; lower data.workers, or give it more"
+        ) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise RequestError(
+            f"{out.parent}: {error.strerror}; a preparation needs several times the room of its trajectories there"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

@@ -231,6 +231,11 @@ def _plain_encoder(tokenizer: PreTrainedTokenizerFast) -> tuple[Tokenizer, dict[
     if removed:
         model["vocab"] = {token: number for token, number in model["vocab"].items() if token not in removed}
         model["merges"] = [merge for merge in model["merges"] if not removed & _tokens_of(merge)]
+    steps = description["pre_tokenizer"] or {}
+    if any(step.get("behavior") == "Removed" for step in (steps, *steps.get("pretokenizers", ()))):
+        raise ContentError(
+            f"{name}: its pre-tokenizer removes text, which no ids give back; use a tokenizer that keeps it"
+        )
     for part in ("normalizer", "post_processor", "truncation", "padding"):
         description[part] = None
     description["added_tokens"] = []

@@ -220,8 +220,14 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any] | SchemaError]:
         try:
             file = pq.ParquetFile(opened, pre_buffer=False, buffer_size=BUFFER_BYTES, page_checksum_verification=True)
             groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+            columns = file.schema_arrow.names
         except damage as error:
             raise SchemaError(f"{path}: not Parquet that can be read (truncated?): {_one_line(error)}") from None
+        if missing := [name for name in (*NAMES, "system", "turns") if name not in columns]:
+            found = ", ".join(columns)
+            raise SchemaError(
+                f"{path}: no Parquet of trajectories: it lacks {', '.join(missing)}; its columns: {found}"
+            )
         for number, rows in enumerate(groups):
             given = 0
             try:

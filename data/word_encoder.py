@@ -20,6 +20,16 @@ CACHED_WORDS = 1 << 18  # of some 200 bytes each; a full cache starts again
 LONGEST_CACHED = 64  # characters; longer words are rarely seen twice
 # The splitting that `ByteLevel(use_regex=True)` has built in (Radford et al. 2019, section 2.2).
 GPT2_SPLIT = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+# What both engines read alike: literals, classes, groups without capture, lookahead, repetition. Anchors, \K and set
+# operations mean other things to them, and case folding may join letters: only the usual contractions are let in.
+_PLAIN_SYNTAX = regex.compile(
+    r"""(?: \(\?i:(?:'s\|'t\|'re\|'ve\|'m\|'ll\|'d|\[sdmt\]\|ll\|ve\|re)\)
+        | \[\^?(?:\\[pP]\{\w+\}|\\[sSrntvf]|\\[^\w]|[^\]\[\\&])+\]
+        | \\[pP]\{\w+\} | \\[sSrntvf] | \\[^\w]
+        | \(\?: | \(\?! | \(\?= | \) | [|?*+] | \{\d*,?\d*\}
+        | [^\\^$.\[\](){}|?*+] )+""",
+    regex.VERBOSE,
+)
 # One of each kind of character that splitting expressions tell apart, and the beginnings of English contractions.
 BEFORE = ("a", "Z", "1", " ", "  ", "\t", "\n", "\r\n", "!", "_", "'", "'r", "'l", "\u0301", "\u4e2d", "\u00a0")
 AFTER = ("", "a", "1", " ", "\n", "!", "'s", "\u0301")
@@ -97,10 +107,7 @@ def _splitter(state: bytes) -> _Splitter | None:
             pass
         case _:
             return None
-    try:
-        if regex.compile(pattern).groups:  # `findall` would give the groups
-            return None
-    except regex.error:  # syntax of Oniguruma alone
+    if not _PLAIN_SYNTAX.fullmatch(pattern):
         return None
     original = Sequence([])
     original.__setstate__(state)

@@ -194,3 +194,22 @@ def test_composing_imports_no_torch_and_writes_nothing(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert list(tmp_path.iterdir()) == []  # Hydra's outputs/ above all
+
+
+@pytest.mark.parametrize(
+    ("overrides", "weights"),
+    [
+        (["data.domain_weights={terminal:0.5,mcp:1}"], {"terminal": 0.5, "mcp": 1.0}),
+        (["data.domain_weights.terminal=0.5", "data.domain_weights.mcp=1"], {"terminal": 0.5, "mcp": 1.0}),
+        ([], {}),
+    ],
+)
+def test_names_are_added_to_a_mapping(overrides, weights):
+    found = compose(["recipe=smoke", *overrides, "data.source_shares={tau-bench:0.3}", "data.mask.keep={echo:0.2}"])
+    assert found.data.domain_weights == weights
+    assert found.data.source_shares == {"tau-bench": 0.3}
+    assert found.data.mask.keep["echo"] == 0.2 and found.data.mask.keep["other"] == 1.0
+    with pytest.raises(RequestError, match=r"data\.domain_weights\.terminal: expected a number, found 'half'"):
+        compose(["recipe=smoke", "data.domain_weights.terminal=half"])
+    with pytest.raises(RequestError, match=r"data\.domain_weights\.terminals: no such domain"):
+        compose(["recipe=smoke", "data.domain_weights={terminals:0.5}"])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -154,3 +155,33 @@ def test_a_path_that_cannot_be_written_is_a_wrong_request(source, tmp_path):
         prepare_from(source, tmp_path / "file" / "data")
     with pytest.raises(RequestError, match=r"file: exists and is no directory"):
         prepare_from(source, tmp_path / "file")
+
+
+def killed(shared, lines) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_worker_ends_the_preparation_and_leaves_nothing(source, tmp_path, monkeypatch):
+    monkeypatch.setattr("agentworld.data.rendering.BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr("agentworld.data.rendering._cpt_batch", killed)
+    with pytest.raises(ContentError, match=r"was killed.*lower data\.workers"):
+        prepare_from(source, tmp_path / "out", workers=2)
+    assert not (tmp_path / "out").exists() and siblings(tmp_path / "out") == []
+
+
+def test_a_full_disk_is_named(source, tmp_path):
+    """A limit on the size of a file acts as a full disk does."""
+    code = (
+        "import resource, signal, sys; sys.path.insert(0, sys.argv[1])\n"
+        "from pathlib import Path\nfrom preparation import prepare_from\n"
+        "from agentworld.data.errors import RequestError\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))\n"
+        "try:\n    prepare_from(Path(sys.argv[2]), Path(sys.argv[3]))\n"
+        "except RequestError as error:\n    print(error)\n"
+    )
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", code, str(Path(__file__).parent), str(source), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert f"{tmp_path}: File too large; a preparation needs several times the room" in done.stdout, done.stderr[-2000:]
+    assert not out.exists() and siblings(out) == []

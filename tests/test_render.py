@@ -216,6 +216,11 @@ def test_a_tokenizer_that_cannot_encode_every_text_is_refused():
     prefixing.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     with pytest.raises(ContentError, match="prefix space"):
         Renderer(PreTrainedTokenizerFast(tokenizer_object=prefixing))
+    removing = Tokenizer.from_str(train_tokenizer(CORPUS, 330).backend_tokenizer.to_str())
+    drop = pre_tokenizers.Split("Q", "removed")
+    removing.pre_tokenizer = pre_tokenizers.Sequence([drop, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    with pytest.raises(ContentError, match="removes text"):
+        Renderer(PreTrainedTokenizerFast(tokenizer_object=removing))
     letters = Tokenizer(models.BPE())
     letters.train_from_iterator(["abc"], trainers.BpeTrainer())
     letters.add_special_tokens(list(CONTROL_TOKENS))

@@ -26,16 +26,22 @@ def regex_then_bytes(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"), bytewise])
 
 
+CONTRACTIONS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s+(?!\S)|\s+"
+)
 PLAIN = {
     "gpt2": lambda: split_by(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)),
     "qwen": lambda: _plain_encoder(qwen_split())[0],
     "units": lambda: _plain_encoder(TOKENIZERS["trained"]())[0],
-    "contractions": lambda: split_by(regex_then_bytes(r"(?i:'s|'t|'ll)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|.|\s+")),
+    "contractions": lambda: split_by(regex_then_bytes(CONTRACTIONS)),
 }
 SLOW = {
     "no splitting": lambda: _plain_encoder(TOKENIZERS["qwen_like"]())[0],
     "\\h is a hex digit for one and white space for the other": lambda: split_by(regex_then_bytes(r"\h+|\s+|\S")),
     "a group": lambda: split_by(regex_then_bytes(r"(a)+|\s+|\S")),
+    "an anchor, at each line for one of them": lambda: split_by(regex_then_bytes(r"^#+|\s+|\S")),
+    "the end, also before a last newline for one": lambda: split_by(regex_then_bytes(r"a\Z|\s+|\S")),
+    "letters that fold to several": lambda: split_by(regex_then_bytes(r"(?i:ss)|\s+|\S")),
     "what matches nothing is left out by findall": lambda: split_by(regex_then_bytes(r"\p{L}+")),
 }
 
@@ -43,7 +49,7 @@ SLOW = {
 def texts() -> list[str]:
     rng = random.Random(0)
     letters = "abzA '\"'sTll\t\n\r  17_.,{}\u0301\u4e2d\u00a0\u2028\u0130\u017f\u212a\x1c\x85\U0001f600"
-    found = [*WILD, "'\u017f 'S it's IT'LL", "".join(map(chr, range(0x500)))]
+    found = [*WILD, "a\n# b\n## a\n", "STRASSE stra\u00dfe", "'\u017f 'S it's IT'LL", "".join(map(chr, range(0x500)))]
     found += [random_text(rng, 20) for _ in range(300)]
     found += ["".join(rng.choices(letters, k=rng.randint(1, 40))) for _ in range(700)]
     found += [

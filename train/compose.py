@@ -113,7 +113,8 @@ def _checked(text: str, schema: DictConfig) -> str:
     if override.is_sweep_override():
         raise RequestError(f"{text}: sweeps are not supported; give one value, a list is written {key}=[a,b]")
     _check_value(schema, key, raw, annotation, override.value())
-    return text
+    is_of_mapping = get_origin(annotation) is dict or key not in _known_keys(Config(), "")
+    return f"++{text}" if is_of_mapping else text  # Hydra adds names to a mapping only where it is told to
 
 
 def _checked_option(group: str, name: str) -> str:
@@ -137,6 +138,10 @@ def _annotation(key: str) -> Any:
         )
     if key in LEFT_OUT:
         raise RequestError(f"{key} is no key here: {LEFT_OUT[key]}")
+    parent = key.rpartition(".")[0]
+    is_open = get_origin(known.get(parent)) is dict and not any(name.startswith(f"{parent}.") for name in known)
+    if key not in known and is_open:
+        return get_args(known[parent])[1]  # a name in a mapping: which ones it may have is checked with the values
     if key not in known:
         leaf = key.rpartition(".")[2]
         by_leaf = [full for full in known if full.rpartition(".")[2] == leaf]  # learning_rate: which stage's?

@@ -12,6 +12,7 @@ from typing import Any
 
 from agentworld.data.documents_settings import check_sources
 from agentworld.data.errors import RequestError
+from agentworld.data.selection import check_selection
 from agentworld.data.settings import DataSettings
 from agentworld.data.system_prompts import prompt_sets
 from agentworld.rewards.judge_checks import check_judge, check_load
@@ -219,6 +220,7 @@ def _validate_data(data: DataSettings, stage: str) -> None:
             raise RequestError(
                 f"stage={stage} trains {pool}, but data.split.{pool}=0 leaves it no data; choose another stage"
             )
+    check_selection(data.domain_weights, data.source_shares)
     check_sources(data.documents)
     if record.min_turns > record.max_turns:
         raise RequestError(

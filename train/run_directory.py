@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agentworld.data.errors import RequestError
+from agentworld.data.manifest import MANIFEST
 from agentworld.train.checkpoint import library_versions
 from agentworld.train.compose import load_recipe, override_of, to_yaml
 from agentworld.train.config import STAGES, Config
@@ -130,11 +131,12 @@ def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
     fresh = all(entry.name.startswith(".") for entry in run_dir.iterdir())  # the lock, and what a kill has left
     if not fresh:
         stored = load_recipe(run_dir)  # refuses a folder that is not a run before anything in it is touched
-        if config.resume:
+        prepared = (run_dir / "data" / MANIFEST).is_file()
+        if config.resume and prepared:  # before that nothing depends on the recipe: a refused input can be corrected
             _require_same(
                 stored, config, (*FREE_KEYS, *LAYOUT_KEYS), "use another run.name, or overwrite=true to start again"
             )
-        else:
+        elif not config.resume:
             _overwrite(stored, config, run_dir)
     write_text(run_dir / "recipe.yaml", to_yaml(config))
     if not (run_dir / "run.json").exists():
@@ -143,7 +145,7 @@ def _enter(config: Config, run_dir: Path, arguments: Sequence[str]) -> None:
 
 def _overwrite(stored: Config, config: Config, run_dir: Path) -> None:
     """Delete what `stage` asks for; the recipe of what is kept must be the one it was made with."""
-    if config.stage in ("all", "data") or not (run_dir / "data" / "manifest.json").is_file():  # nothing worth keeping
+    if config.stage in ("all", "data") or not (run_dir / "data" / MANIFEST).is_file():  # nothing worth keeping
         entries = [entry for entry in run_dir.iterdir() if entry.name != LOCK]
         _remove(sorted(entries, key=lambda entry: entry.name == "recipe.yaml"))  # last: it marks the folder as a run
         return
