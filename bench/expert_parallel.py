@@ -111,8 +111,9 @@ def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
         reason = _wait(processes, options.limit)
         if reason is not None:
             rank = max(range(ranks), key=lambda r: processes[r].returncode not in (0, -signal.SIGKILL))
-            tail = (files[rank].read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
-            return {**case, "error": f"{reason}; rank {rank}: {tail[:400]}"}
+            output = files[rank].read_text(errors="replace").strip().splitlines() or ["no output"]
+            said = [text for text in output if "Error: " in text] or output  # NCCL warns after the exception
+            return {**case, "error": f"{reason}; rank {rank}: {said[-1][:400]}"}
         return {**case, **_line([json.loads(result.read_text()) for result in results])}
 
 

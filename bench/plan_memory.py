@@ -6,8 +6,8 @@ a JSON line. `--tiny` runs a small model on a CPU, to see that the program works
 
     python -m bench.plan_memory --layers 4 --tokens 4096 16384 --zero 1 2 3 > memory.jsonl
 
-A slice of 4 layers has 4.4 B parameters: 16 bytes each, and 8 more for a moment of the step, need 98 GiB of the card.
-8 layers have 7.7 B: `--experts 128` halves them.
+A slice of 4 layers has 4.4 B parameters and held 77 GiB under ZeRO-3 on one card (docs/performance.md). 8 layers have
+7.7 B: `--experts 128` halves them.
 """
 
 import argparse
