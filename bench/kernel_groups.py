@@ -2,7 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
@@ -61,3 +62,38 @@ def _idle(spans: list[tuple[float, float]]) -> float:
         idle += max(0.0, start - until)
         until = max(until, end)
     return idle
+
+
+def communication(events: Iterable[Any]) -> dict[str, float]:
+    """Milliseconds of a profiled step on one rank, of its events: `step` from the first kernel to the last, `nccl` in
+    which a kernel of NCCL runs (waiting for the other ranks counts), `exposed` in which nothing else runs beside it,
+    `idle` in which no kernel runs, and `exposed_share` of the step; then NCCL's kernels by name."""
+    kernels = [event for event in events if event.device_type == torch.autograd.DeviceType.CUDA]
+    spans = [(event.time_range.start, event.time_range.end, event.name) for event in kernels]
+    nccl = _merged([(start, end) for start, end, name in spans if "nccl" in name.lower()])
+    other = _merged([(start, end) for start, end, name in spans if "nccl" not in name.lower()])
+    both = _merged([*nccl, *other])
+    step = both[-1][1] - both[0][0]
+    exposed = _length(both) - _length(other)
+    times = {"step": step, "nccl": _length(nccl), "exposed": exposed, "idle": step - _length(both)}
+    found = {key: value / 1000 for key, value in times.items()} | {"exposed_share": exposed / step}
+    for start, end, name in spans:
+        if "nccl" in name.lower():
+            short = name.split("(")[0]
+            found[short] = found.get(short, 0.0) + (end - start) / 1000
+    return found
+
+
+def _merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The union of spans, as spans that do not touch."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _length(spans: list[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in spans)

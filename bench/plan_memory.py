@@ -6,8 +6,8 @@ a JSON line. `--tiny` runs a small model on a CPU, to see that the program works
 
     python -m bench.plan_memory --layers 4 --tokens 4096 16384 --zero 1 2 3 > memory.jsonl
 
-A slice of 4 layers has 4.4 B parameters: 16 bytes each, and 8 more for a moment of the step, need 98 GiB of the card.
-8 layers have 7.7 B: `--experts 128` halves them.
+A slice of 4 layers has 4.4 B parameters and held 77 GiB under ZeRO-3 on one card (docs/performance.md). 8 layers have
+7.7 B: `--experts 128` halves them.
 """
 
 import argparse
@@ -76,17 +76,15 @@ def _measure(case: dict[str, Any]) -> dict[str, Any]:
     compat.apply()
     active = kernels.install()
     import torch
-    from transformers import Qwen3_5MoeForCausalLM
+
+    from bench import cpt_slice
 
     architecture, _ = plan.text_config(config)
-    torch.manual_seed(0)
     device = "cpu" if case["tiny"] else "cuda"
-    with torch.device(device):
-        torch.set_default_dtype(torch.bfloat16)
-        model = Qwen3_5MoeForCausalLM(architecture)
-        torch.set_default_dtype(torch.float32)
+    model = cpt_slice.random_model(architecture, "bfloat16", device)
     with tempfile.TemporaryDirectory() as folder:
-        trainer = _trainer(config, Path(folder), model, case)
+        rows = _rows(case, architecture.vocab_size)
+        trainer = cpt_slice.packed_trainer(config, Path(folder), model, rows)
         meter = _Meter(trainer, device)
         trainer.add_callback(meter.callback())
         trainer.train()
@@ -120,34 +118,15 @@ def _overrides(case: dict[str, Any]) -> list[str]:
     return ["recipe=agentworld-35b-a3b", *keys, *sizes]
 
 
-def _trainer(config: Any, folder: Path, model: Any, case: dict[str, Any]) -> Any:
-    """The trainer that `cpt.run` builds, on a model and rows that are made here instead of loaded."""
+def _rows(case: dict[str, Any], vocabulary: int) -> list[dict[str, Any]]:
+    """One packed row for each of the two steps, of documents of one length."""
     import torch
-    from datasets import Dataset
-
-    from agentworld.data.tokenizer import train_tokenizer
-    from agentworld.train import cpt
-    from agentworld.train.stage import Stage
 
     tokens, documents = case["tokens"], case["documents"]
-    rows = []
-    for _ in range(2):
-        ids = torch.randint(0, model.config.vocab_size, (tokens,)).tolist()
-        lengths = [tokens // documents] * (documents - 1)
-        rows.append({"input_ids": ids, "labels": ids, "seq_lengths": [*lengths, tokens - sum(lengths)]})
-
-    class Slice(Stage):
-        def rows(self, name: str) -> Dataset:
-            return Dataset.from_list(rows)
-
-    stage = Slice("cpt", config, folder, config.cpt, folder, train_tokenizer(["text"], 264))
-    loaded, cpt.model.load = cpt.model.load, lambda *arguments, **options: model
-    try:
-        trainer = cpt.packed_trainer(stage)
-    finally:
-        cpt.model.load = loaded
-    trainer.args.save_strategy = "no"  # a checkpoint of random weights, 14 bytes a parameter
-    return trainer
+    lengths = [tokens // documents] * (documents - 1)
+    lengths.append(tokens - sum(lengths))
+    drawn = [torch.randint(0, vocabulary, (tokens,)).tolist() for _ in range(2)]
+    return [{"input_ids": ids, "labels": ids, "seq_lengths": lengths} for ids in drawn]
 
 
 class _Meter:

@@ -3,6 +3,7 @@
 import itertools
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from agentworld.train.architecture import count, text_config
 from agentworld.train.cli import main
 from agentworld.train.compose import compose, options
 from agentworld.train.model import architecture_fields
+from bench import plan_memory
 
 kernels.install()
 RELEASED = ["recipe=agentworld-35b-a3b"]
@@ -200,3 +202,18 @@ def test_the_command_prints_writes_and_refuses(tmp_path, capsys):
     assert "FAILS" in captured.out and captured.err.count("\n") == 1 and "processes" in captured.err
     assert main(["plan", "recipe=smoke", "--mfu", "2"]) == 2
     assert "no share" in capsys.readouterr().err
+
+
+def test_the_estimate_is_within_a_tenth_of_what_a_gpu_held() -> None:
+    """Whole steps of CPT on an H200 (docs/performance.md); too low is as bad as too high."""
+    cases = json.loads((Path(__file__).parent / "measured_memory.json").read_text())["plan_memory"]
+    assert len(cases) == 2
+    for case in cases:
+        config = compose(plan_memory._overrides(case))
+        architecture, _ = text_config(config)
+        engine = memory.Engine.of(config.engine)
+        estimated = memory.estimate(config, architecture, count(architecture), engine, 1)["cpt"]
+        assert estimated.peak == pytest.approx(case["measured"]["peak"], rel=0.1), case
+        assert estimated.moments["step"] == pytest.approx(case["measured"]["step"], rel=0.1), case
+        before = max(size for moment, size in estimated.moments.items() if moment != "step")
+        assert before == pytest.approx(case["measured"]["backward"], rel=0.1), case
