@@ -209,7 +209,7 @@ def test_the_estimate_is_within_a_tenth_of_what_a_gpu_held() -> None:
     cases = json.loads((Path(__file__).parent / "measured_memory.json").read_text())["plan_memory"]
     assert len(cases) == 2
     for case in cases:
-        config = compose(plan_memory._overrides(case))
+        config = compose(plan_memory._overrides({"tiny": False, **case}))
         architecture, _ = text_config(config)
         engine = memory.Engine.of(config.engine)
         estimated = memory.estimate(config, architecture, count(architecture), engine, 1)["cpt"]
