@@ -146,8 +146,8 @@ def summary(report: dict[str, Any], out: Path) -> str:
         rows.append(f"  {totals['skipped']} entries of folders skipped, the first {first['path']}: {first['reason']}")
     by_format: dict[str, list[int]] = {}
     for file in report["files"]:
-        if file["format"] is not None:
-            entry = by_format.setdefault(file["format"], [0, 0, 0])
+        if file["format"] is not None or file["read"]:
+            entry = by_format.setdefault(file["format"] or "(damaged)", [0, 0, 0])
             for place, value in enumerate((1, file["kept"], file["rejected_count"])):
                 entry[place] += value
     for name, (files, kept, rejected) in sorted(by_format.items()):
@@ -157,6 +157,8 @@ def summary(report: dict[str, Any], out: Path) -> str:
         rows.append(f"  {title}: " + (", ".join(f"{n} {name}" for name, n in counts.items() if n) or "nothing"))
     reasons = Counter(entry["reason"] for file in report["files"] for entry in file["rejected"])
     rows += [f"  {count:6} x {reason}" for reason, count in reasons.most_common(SHOWN_REASONS)]
+    if len(reasons) > SHOWN_REASONS:
+        rows.append(f"  and {len(reasons) - SHOWN_REASONS} more reasons, in --report")
     return "\n".join(rows)
 
 

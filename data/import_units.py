@@ -46,7 +46,8 @@ def search(paths: Sequence[Path], left_out: Sequence[Path] = ()) -> tuple[list[S
     """The files that `paths` name, and those below folders, in order of their names; hidden ones are left out.
 
     The second list has the path and the reason of what is below a folder and is not read: links to folders, dangling
-    ones, pipes and devices, folders that cannot be read, and the files of `left_out` (the outputs).
+    ones, pipes and devices, folders that cannot be read, what a path before has named, and the files of `left_out` (the
+    outputs).
 
     Raises:
         RequestError: a path is not there or cannot be read, a folder holds no file, or two files would have one name.
@@ -54,12 +55,16 @@ def search(paths: Sequence[Path], left_out: Sequence[Path] = ()) -> tuple[list[S
     files: list[SourceFile] = []
     seen: dict[str, Path] = {}
     skipped: list[dict[str, str]] = []
+    read: set[Path] = set()  # what the paths before have named
     for path in paths:
         if path.is_dir():
             found, of_folder = _below(path, left_out)
             skipped += of_folder
             if not found:
                 raise RequestError(f"{path}: the folder holds no file" + _that_can_be_read(of_folder))
+            twice = [file for file in found if file.name not in seen and file.path.resolve() in read]
+            skipped += [{"path": file.name, "reason": "read already, below another path"} for file in twice]
+            found = [file for file in found if file not in twice]
         elif path.is_file():
             try:
                 open(path, "rb").close()
@@ -77,6 +82,7 @@ def search(paths: Sequence[Path], left_out: Sequence[Path] = ()) -> tuple[list[S
                     "name a folder that holds both"
                 )
             seen[file.name] = file.path
+        read |= {file.path.resolve() for file in found}
         files += found
     return files, skipped
 

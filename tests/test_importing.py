@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agentworld.data import import_units, importing
+from agentworld.data import import_report, import_units, importing
 from agentworld.data.corpus import ReadCount, read_corpus
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.formats import FORMATS
@@ -293,3 +294,17 @@ def test_the_command_switches_filters_and_redaction_off(tmp_path, monkeypatch) -
     assert "redacted-1@example.com 0" in Path("x.jsonl").read_text()
     assert main(["import", "a.jsonl", "--out", "x.jsonl", "--filters", "off", "--redact", "off"]) == 0
     assert "bob@corp.org 0" in Path("x.jsonl").read_text()
+
+
+def test_a_folder_inside_another_is_read_once_and_the_summary_adds_up(tmp_path, capsys) -> None:
+    inner = tmp_path / "logs" / "inner"
+    inner.mkdir(parents=True)
+    (inner / "a.jsonl").write_text(json.dumps(row("a")) + "\n")
+    (tmp_path / "logs" / "b.jsonl").write_bytes(b"{\xff\n")
+    for order in ([tmp_path / "logs", inner], [inner, tmp_path / "logs"]):
+        report = importing.import_files(order, tmp_path / "out.jsonl", say=str)
+        assert (report["totals"]["read"], report["totals"]["kept"], report["totals"]["rejected"]) == (2, 1, 1)
+        assert [entry["reason"] for entry in report["skipped"]] == ["read already, below another path"]
+    text = import_report.summary(report, tmp_path / "out.jsonl")
+    counted = re.findall(r"(\d+) files +(\d+) kept +(\d+) rejected", text)
+    assert sum(int(rejected) for _, _, rejected in counted) == 1 and "(damaged)" in text
