@@ -168,6 +168,8 @@ def test_on_a_terminal_the_line_is_live_and_the_last_one_stays():
 
 
 def test_wandb_offline_writes_one_run_a_stage_in_one_group_and_resumes_it(tmp_path, capfd):
+    import openai  # noqa: F401  # as where a judge is asked: wandb has a word to say on it
+
     for stage in ("cpt", "sft"):
         train(callback(tmp_path / stage, "offline", stage), range(1, 3))
     first = {stage: json.loads((tmp_path / stage / "wandb.json").read_text()) for stage in ("cpt", "sft")}
