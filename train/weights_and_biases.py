@@ -109,7 +109,7 @@ def _in_netrc(host: str) -> bool:
 
 
 def _start(project: str, mode: str, stage: str, stage_dir: Path, group: str, config: Mapping[str, Any]) -> Any:
-    # Where openai is loaded (an LLM judge), wandb advertises weave on the screen (wandb/integration/weave/weave.py:123).
+    # Where openai is loaded (an LLM judge), wandb advertises weave on the screen (integration/weave/weave.py:123).
     os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
     import wandb  # slow to import, and absent from a run with wandb.mode=disabled
 
