@@ -25,10 +25,9 @@ compared, so rows of AgentWorldBench (prefixes of one trajectory, each with its 
 import sqlite3
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -247,19 +246,6 @@ class DuplicateIndex:
             raise RequestError(
                 f"{self._folder.name}: the index of duplicates: {error}; it needs about as much room as the input"
             ) from error
-
-
-def drop_duplicates(
-    trajectories: Sequence[Trajectory],
-    settings: DuplicateSettings | None = None,
-    held_out: HeldOut | None = None,
-    workers: int = 1,
-) -> tuple[list[Trajectory], DuplicateCount]:
-    """What stays of trajectories in memory, in their order, and the count."""
-    with DuplicateIndex(settings, held_out) as index:
-        index.add(trajectories, workers)
-        count = index.resolve()
-        return list(compress(trajectories, index.kept())), count
 
 
 def _check(settings: DuplicateSettings) -> None:

@@ -11,9 +11,11 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agentworld.data.errors import ContentError
+
+Raw = TypeVar("Raw")
 
 DOMAINS = ("mcp", "search", "terminal", "swe", "android", "web", "os")
 
@@ -120,21 +122,31 @@ def read_jsonl(path: str | Path, on_bad: Callable[[SchemaError], None] | None = 
         SchemaError: `path:line: field: reason`; also for a blank line and for a file without a single line.
         OSError: the file cannot be read.
     """
-    seen = 0
     with open(path, "rb") as file:
-        for number, raw in enumerate(file, start=1):
-            seen = number
-            try:
-                trajectory = parse_line(raw)
-            except SchemaError as error:
-                located = SchemaError(f"{path}:{number}: {error}")
-                if on_bad is None:
-                    raise located from None
-                on_bad(located)
-                continue
-            yield trajectory
+        yield from parsed(path, file, parse_line, on_bad, "line")
+
+
+def parsed(
+    path: str | Path,
+    raw: Iterable[Raw],
+    parse: Callable[[Raw], Trajectory],
+    on_bad: Callable[[SchemaError], None] | None,
+    unit: str,
+) -> Iterator[Trajectory]:
+    """The trajectories that `parse` makes of the lines or rows (`unit`) of a file; see `read_jsonl`."""
+    seen = 0
+    for seen, part in enumerate(raw, start=1):
+        try:
+            trajectory = parse(part)
+        except SchemaError as error:
+            located = SchemaError(f"{path}:{seen}: {error}")
+            if on_bad is None:
+                raise located from None
+            on_bad(located)
+            continue
+        yield trajectory
     if seen == 0:
-        raise SchemaError(f"{path}: the file is empty; expected one trajectory a line")
+        raise SchemaError(f"{path}: the file is empty; expected one trajectory a {unit}")
 
 
 def write_jsonl(path: str | Path, trajectories: Iterable[Trajectory]) -> int:

@@ -20,7 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
-from agentworld.data.schema import SchemaError, Trajectory, from_dict, read_jsonl, refuse_lone_surrogates, to_dict
+from agentworld.data.schema import (
+    SchemaError,
+    Trajectory,
+    from_dict,
+    parsed,
+    read_jsonl,
+    refuse_lone_surrogates,
+    to_dict,
+)
 
 PARQUET_MAGIC = b"PAR1"
 PARQUET_SUFFIX = ".parquet"
@@ -94,7 +102,9 @@ def read_trajectories(path: str | Path, on_bad: Callable[[SchemaError], None] | 
             whose footer cannot be read (a truncated file), whatever `on_bad` is.
         OSError: the file cannot be read.
     """
-    return _read_parquet(Path(path), on_bad) if _is_parquet(Path(path)) else read_jsonl(path, on_bad)
+    if not _is_parquet(Path(path)):
+        return read_jsonl(path, on_bad)
+    return parsed(path, _parquet_rows(Path(path)), _parse_row, on_bad, "row")
 
 
 def _is_parquet(path: Path) -> bool:
@@ -193,21 +203,8 @@ def _table(rows: list[Trajectory], schema: Any) -> Any:
     )
 
 
-def _read_parquet(path: Path, on_bad: Callable[[SchemaError], None] | None) -> Iterator[Trajectory]:
-    seen = 0
-    for row in _parquet_rows(path):
-        seen += 1
-        try:
-            trajectory = from_dict(_with_parsed_meta(_checked(row)))
-        except SchemaError as error:
-            located = SchemaError(f"{path}:{seen}: {error}")
-            if on_bad is None:
-                raise located from None
-            on_bad(located)
-            continue
-        yield trajectory
-    if seen == 0:
-        raise SchemaError(f"{path}: the file is empty; expected one trajectory a row")
+def _parse_row(row: dict[str, Any] | SchemaError) -> Trajectory:
+    return from_dict(_with_parsed_meta(_checked(row)))
 
 
 def _parquet_rows(path: Path) -> Iterator[dict[str, Any] | SchemaError]:

@@ -4,13 +4,13 @@ import random
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import combinations, pairwise
+from itertools import combinations, compress, pairwise
 
 import pytest
 from recorded import needs_corpora, recorded
 
 from agentworld.data import duplicates
-from agentworld.data.duplicates import DuplicateIndex, Pair, drop_duplicates
+from agentworld.data.duplicates import DuplicateCount, DuplicateIndex, Pair
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.held_out import HeldOut
 from agentworld.data.schema import System, Trajectory, Turn
@@ -26,6 +26,19 @@ def given(name: str, *turns: tuple[str, str], group: str = "g") -> Trajectory:
 def words(first: int, last: int) -> str:
     """w<first> to w<last>: a set of known size with shingle_words=1."""
     return " ".join(f"w{n}" for n in range(first, last + 1))
+
+
+def drop_duplicates(
+    trajectories: Sequence[Trajectory],
+    settings: DuplicateSettings | None = None,
+    held_out: HeldOut | None = None,
+    workers: int = 1,
+) -> tuple[list[Trajectory], DuplicateCount]:
+    """What stays, in the order given, and the count."""
+    with DuplicateIndex(settings, held_out) as index:
+        index.add(trajectories, workers)
+        count = index.resolve()
+        return list(compress(trajectories, index.kept())), count
 
 
 def kept(trajectories: Sequence[Trajectory], settings: DuplicateSettings | None = None) -> list[str]:

@@ -118,9 +118,7 @@ class MetricsFile:
         self.tokens = 0.0  # that the stage had seen at the last line kept
         self.reward: float | None = None  # of the rollout in use at the last line kept
         if path.exists():
-            kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= after_step]
-            write_text(path, "".join(f"{line}\n" for line in kept))
-            rows = [json.loads(line) for line in kept]
+            rows = cut_after(path, after_step)
             self.tokens = max((row.get("tokens") or 0.0 for row in rows), default=0.0)
             self.reward = rows[-1].get("reward") if rows else None
         self._path = path
@@ -128,6 +126,13 @@ class MetricsFile:
     def append(self, row: Mapping[str, Any]) -> None:
         with open(self._path, "a", encoding="utf-8") as file:
             file.write(json.dumps(row, allow_nan=False) + "\n")
+
+
+def cut_after(path: Path, step: int) -> list[dict[str, Any]]:
+    """Drop the lines of a file after the step that a stage resumes from, and a half-written one; returns the others."""
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if _step_of(line) <= step]
+    write_text(path, "".join(f"{line}\n" for line in kept))
+    return [json.loads(line) for line in kept]
 
 
 def _step_of(line: str) -> float:

@@ -24,7 +24,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.models.qwen3_5_moe.modeling_qwen3_5_moe import Qwen3_5MoeTopKRouter
 
 from agentworld.train import engine
-from agentworld.train.run_directory import write_text
+from agentworld.train.progress import cut_after
 
 WINDOW_STEPS = 50
 HOT = 8.0  # times the even share
@@ -114,7 +114,7 @@ class RouterLoadCallback(TrainerCallback):
         engine.require_expert_parallel(model, self._degree)
         self._load = RouterLoad(model, args.device)
         self._window = Window(self._load.top_k)
-        if state.is_world_process_zero:
+        if state.is_world_process_zero and self._path.exists():
             cut_after(self._path, state.global_step)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs) -> None:
@@ -200,17 +200,3 @@ def summary(counts: torch.Tensor) -> dict[str, float]:
         "router/load_min_over_mean": relative.min().item(),
         "router/dead_experts": int((counts == 0).sum().item()),
     }
-
-
-def cut_after(path: Path, step: int) -> None:
-    """Drop the lines after the step that a stage resumes from, and a half-written one."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            if json.loads(line)["step"] <= step:
-                kept.append(f"{line}\n")
-        except json.JSONDecodeError:
-            break  # a kill has cut it: nothing follows
-    write_text(path, "".join(kept))
