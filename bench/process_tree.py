@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
@@ -17,11 +17,13 @@ FOUND_AGAIN_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class Process:
+    """Two readings are equal if they are of one process; parent, state and name may change between them."""
+
     pid: int
-    parent: int
     started: int  # clock ticks since boot: with the pid, it names one process for good
-    state: str  # one letter; Z: dead, not yet collected
-    name: str
+    parent: int = field(compare=False)
+    state: str = field(compare=False)  # one letter; Z: dead, not yet collected
+    name: str = field(compare=False)
 
 
 def adopt_orphans() -> None:
@@ -38,7 +40,7 @@ def read(pid: int) -> Process | None:
         return None
     name, _, rest = text.partition("(")[2].rpartition(")")
     fields = rest.split()
-    return Process(pid, int(fields[1]), int(fields[19]), fields[0], name)
+    return Process(pid, int(fields[19]), parent=int(fields[1]), state=fields[0], name=name)
 
 
 def below(root: int) -> list[Process]:

@@ -178,7 +178,7 @@ def test_only_a_process_of_the_tree_is_killed() -> None:
         mine, other = (process_tree.read(sleeper.pid) for sleeper in sleepers)
         assert {mine, other} <= set(process_tree.below(os.getpid()))
         assert not process_tree.kill(mine, root=other.pid), "not below it"
-        stale = process_tree.Process(mine.pid, mine.parent, mine.started - 1, mine.state, mine.name)
+        stale = replace(mine, started=mine.started - 1)
         assert not process_tree.kill(stale, root=os.getpid()), "the number has been given to another process"
         assert process_tree.kill(mine, root=os.getpid())
         assert sleepers[0].wait(timeout=10) == -9 and sleepers[1].poll() is None
