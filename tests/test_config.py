@@ -44,6 +44,7 @@ def test_a_missing_or_unknown_recipe_lists_the_recipes():
     ("override", "said"),
     [
         ("cpt.learning_rte=1e-3", "unknown key cpt.learning_rte; did you mean cpt.learning_rate?"),
+        ("data.documents=[{name: a, pth: b}]", "documents[0] has no key pth; did you mean path?; its keys:"),
         ("rum.name=x", "unknown key rum.name; did you mean run.name?"),
         ("data.mask.keep.ehco=0.5", "unknown key data.mask.keep.ehco; did you mean data.mask.keep.echo?"),
         ("max_steps=3", "cpt.max_steps or sft.max_steps or rl.max_steps"),

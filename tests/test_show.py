@@ -219,6 +219,7 @@ def test_wrong_requests_end_with_2_and_damaged_files_with_1(small, tmp_path, cap
     (tmp_path / "half.jsonl").write_text(small.read_text()[:-20])
     for code, said, arguments in (
         (2, "No such file", ["no.jsonl"]),
+        (2, "is a folder: name one of its files", [tmp_path]),
         (2, "--prompt-set brief-: no such set; known: brief, domains", [small, "--prompt-set", "brief-"]),
         (2, "--stats counts the observations", [small, "--stats", "--prompt-set", "brief"]),
         (2, "--stats counts the observations of the whole file", [small, "--stats", "--html", tmp_path / "a.html"]),

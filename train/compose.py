@@ -169,12 +169,26 @@ def _check_value(schema: DictConfig, key: str, raw: str, annotation: Any, value:
         raise RequestError(f"{key} is a section; set one of its keys: {names}")
     if OmegaConf.is_interpolation(OmegaConf.create({"value": value}), "value"):
         return  # resolved by Hydra, which checks the type then
+    _check_mappings(key, annotation, value)
     try:
         OmegaConf.update(schema.copy(), key, value, merge=True)
     except OmegaConfBaseException as error:
         if isinstance(value, dict):
             raise RequestError(f"{key}={raw}: {_one_line(error)}") from error
         raise RequestError(f"{key}: expected {_described(annotation, key, raw)}, found {raw!r}") from error
+
+
+def _check_mappings(key: str, annotation: Any, value: Any) -> None:
+    """In a list of mappings: refuse the first key that the declared mapping does not have."""
+    if get_origin(annotation) is not list or not isinstance(value, list):
+        return
+    known = getattr(get_args(annotation)[0], "__dataclass_fields__", None)
+    for number, entry in enumerate(value if known else []):
+        for name in entry if isinstance(entry, dict) else ():
+            if name not in known:
+                raise RequestError(
+                    f"{key}[{number}] has no key {name}{_nearest(str(name), known)}; its keys: {', '.join(known)}"
+                )
 
 
 def _described(annotation: Any, key: str, raw: str) -> str:

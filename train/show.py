@@ -53,6 +53,8 @@ def source_of(path: Path, seed: int | None, prompt_set: str | None) -> Source:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.file.is_dir():
+        raise RequestError(f"{options.file} is a folder: name one of its files of trajectories (.jsonl)")
     of_one = {name: getattr(options, name) for name in ("trajectory", "mask", "html", "prompt_set")}
     if options.stats and any(value is not None for value in of_one.values()):
         raise RequestError(
