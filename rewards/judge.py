@@ -13,21 +13,20 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import astuple, dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 from agentworld.data.errors import ContentError
-from agentworld.data.render import Message, Prediction
 from agentworld.rewards import hybrid
 from agentworld.rewards.judge_cache import JudgeCache, Judged, key_of
 from agentworld.rewards.judge_client import JudgeClient, JudgementError
 from agentworld.rewards.judge_prompt import Case, JudgePrompt, TooLongError
 from agentworld.rewards.judge_questions import Scores, question_of
+from agentworld.rewards.outcomes import Completion, Opinion, Outcome, Verdict
 from agentworld.rewards.preference import Preference
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
-from agentworld.rewards.verdicts import Context, context_of_messages
 
 CACHE_FILE = "judge_cache.sqlite"  # of a run directory
 NO_REFERENCE_ANSWER = (
@@ -39,80 +38,14 @@ Answer = Judged | str  # a reply, or why there is none
 
 
 @dataclass(frozen=True)
-class Opinion:
-    """What one judge thinks of a prediction. `replies`: one, or two where a pair was asked about in both orders; of a
-    pair, the letter of the prediction and what the judge chose stand beside the words."""
+class Needed:
+    """`judgements` to be asked for, `cached` ones, and what the prompts of the former come to: an estimate of their
+    tokens and, in the currency of the prices, of their cost. Replies and repetitions come on top."""
 
-    scores: Scores
-    replies: tuple[tuple[str, Judged], ...]
-
-    def row(self) -> dict[str, Any]:
-        """JSON-able; the words of several replies one after the other."""
-        words = [
-            f"[the prediction was {letter}, the judge took {judged.scores}]\n{judged.reply}" if letter else judged.reply
-            for letter, judged in self.replies
-        ]
-        return {"scores": hybrid.numbers(self.scores), "reply": "\n\n".join(words)}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """`scores` is None where a judgement failed, and `failure` says why. `by_judge` and `watched`: each judge's own
-    opinion, by model. `dropped_turns`: of the history, for lack of room."""
-
-    scores: Scores | None
-    failure: str
-    by_judge: dict[str, Opinion] = field(default_factory=dict)
-    watched: dict[str, Opinion] = field(default_factory=dict)
-    dropped_turns: int = 0
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What is needed to reward one completion. `messages`: what the model read, for judge, verifiers and guards.
-    `reference_answer`: the observation that the policy before RL predicted, the text inside its tag, for the rubric
-    `reference`. `context`: for verifiers and guards, where it is known better than from the messages."""
-
-    prediction: Prediction
-    truth: str
-    action: str
-    deterministic: bool | None
-    domain: str
-    messages: tuple[Message, ...]
-    reference_answer: str | None = None
-    context: Context | None = None
-
-    def reward(self, settings: RewardSettings, scores: Scores | None) -> hybrid.Reward:
-        """`hybrid.reward`, with the scores of a judge or, None, of the reference scorer."""
-        context = self.context or context_of_messages(self.domain, self.messages)
-        exact = self.deterministic
-        return hybrid.reward(self.prediction, self.truth, self.action, exact, settings, scores, context)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`reward` is None where the judge failed and the completion is to leave its group; `verdict` is None where no
-    judge was asked: the form is broken, or a pair was settled without."""
-
-    reward: hybrid.Reward | None
-    verdict: Verdict | None = None
-
-    @property
-    def total(self) -> float | None:
-        return None if self.reward is None else self.reward.total
-
-    def row(self) -> dict[str, Any]:
-        """The reward and how it came about, JSON-able: with every judge's scores and words where one was asked."""
-        if self.reward is not None:
-            found = hybrid.to_row(self.reward)
-        else:
-            assert self.verdict is not None
-            found = hybrid.to_row(hybrid.nothing(f"no reward: the judge failed: {self.verdict.failure}"))
-            found |= {"reward": None, "rubric": None}
-        if self.verdict is not None:
-            for name, judges in (("judges", self.verdict.by_judge), ("watchers", self.verdict.watched)):
-                found[name] = {model: opinion.row() for model, opinion in judges.items()}
-        return found
+    judgements: int
+    cached: int
+    prompt_tokens: int
+    prompt_cost: float
 
 
 def reward_all(completions: Sequence[Completion], settings: RewardSettings, panel: "Panel | None") -> list[Outcome]:
@@ -126,19 +59,25 @@ class Panel:
     """The judges of a recipe on one rank."""
 
     def __init__(
-        self, settings: RewardSettings, cache: Path, count_tokens: Callable[[str], int], ranks: int = 1
+        self,
+        settings: RewardSettings,
+        cache: Path,
+        count_tokens: Callable[[str], int],
+        ranks: int = 1,
+        progress: Callable[[int, int], None] = lambda answered, asked: None,
     ) -> None:
         """
         Args:
             cache: the SQLite file of verdicts, unless `reward.judge.cache` names another.
             count_tokens: of a text, as the trained model reads it.
             ranks: of the run; each takes its share of the limits.
+            progress: called after each judgement with the number of those that are over, and of all.
 
         Raises:
             ContentError: the cache cannot be used.
         """
         judge = settings.judge
-        self._settings, self._count = settings, count_tokens
+        self._settings, self._count, self._progress = settings, count_tokens, progress
         self.question = question_of(settings)
         self.judges = [JudgeClient(endpoint, judge, ranks) for endpoint in (judge, *judge.more)]
         self.watchers = [JudgeClient(endpoint, judge, ranks) for endpoint in judge.watchers]
@@ -204,6 +143,20 @@ class Panel:
                   f"{failures[0]}", file=sys.stderr, flush=True)  # fmt: skip
         return verdicts
 
+    def needed(self, completions: Sequence[Completion]) -> "Needed":
+        """What judging the completions would take, before anything is asked. Raises ContentError, as `rewards`."""
+        cases = [self._case(item) for item in completions if self._unasked(item).reward is None]
+        wanted = self._wanted([self._prompts(case) for case in cases])
+        known = self._cache.get([key for _, key in wanted])
+        self._cache.close()
+        missing = [(client, prompt.tokens) for (client, key), prompt in wanted.items() if key not in known]
+        return Needed(
+            len(missing),
+            len(wanted) - len(missing),
+            sum(tokens for _, tokens in missing),
+            sum(client.price(tokens, 0) for client, tokens in missing),
+        )
+
     def _prompts(self, case: Case) -> tuple[JudgePrompt, ...] | str:
         try:
             return self.question.prompts(case, self._settings.judge.prompt_tokens)
@@ -222,11 +175,13 @@ class Panel:
 
     async def _ask(self, missing: dict[tuple[JudgeClient, str], JudgePrompt]) -> dict[tuple[JudgeClient, str], Answer]:
         """All requests at once; when the deadline is over, those without an answer have failed."""
-        deadline = self._settings.judge.deadline
+        deadline, over = self._settings.judge.deadline, count(1)
         async with AsyncExitStack() as stack:
             for client in {client: None for client, _ in missing}:
                 await stack.enter_async_context(client.opened())
             tasks = {name: asyncio.create_task(self._ask_one(*name, prompt)) for name, prompt in missing.items()}
+            for task in tasks.values():
+                task.add_done_callback(lambda _: self._progress(next(over), len(tasks)))
             _, late = await asyncio.wait(tasks.values(), timeout=deadline)
             for task in late:
                 task.cancel()
