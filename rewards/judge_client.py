@@ -19,7 +19,7 @@ from typing import Any
 
 from agentworld.rewards.judge_cache import Judged
 from agentworld.rewards.judge_prompt import JudgePrompt
-from agentworld.rewards.judge_reply import ReplyError, parse_reply
+from agentworld.rewards.judge_reply import ReplyError
 from agentworld.rewards.rate_limit import Pacer, backoff_seconds, retry_after_seconds
 from agentworld.rewards.settings import JudgeEndpoint, JudgeSettings
 
@@ -107,6 +107,11 @@ class JudgeClient:
             return judged
         raise JudgementError(f"{self.model}: {self._settings.attempts} attempts failed, the last: {reason}")
 
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """In the currency of the endpoint's prices."""
+        prices = self._endpoint.price_prompt * prompt_tokens + self._endpoint.price_completion * completion_tokens
+        return prices / MILLION
+
     async def _attempt(self, prompt: JudgePrompt) -> Judged:
         async with self._places:
             async with self._gate:
@@ -120,10 +125,9 @@ class JudgeClient:
             self._pacer.observe(completion_tokens)
         self.counts.prompt_tokens += prompt_tokens
         self.counts.completion_tokens += completion_tokens
-        prices = self._endpoint.price_prompt * prompt_tokens + self._endpoint.price_completion * completion_tokens
-        self.counts.cost += prices / MILLION
+        self.counts.cost += self.price(prompt_tokens, completion_tokens)
         try:
-            return Judged(parse_reply(text), text, prompt_tokens, completion_tokens)
+            return Judged(prompt.parse(text), text, prompt_tokens, completion_tokens)
         except ReplyError as error:
             raise _AttemptError(f"a reply without a usable evaluation: {error}") from None
 
