@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 
 from agentworld.data.render import Renderer
@@ -32,8 +33,13 @@ def test_rewards_are_computed_on_ids_and_stored_with_their_reasons(tokenizer, tm
 
     completions = [sampled(TRUTH), sampled(LAST), sampled(TRUTH)[:-1], sampled("<|im_end|>" + TRUTH)]
     logged: dict[str, float] = {}
+    folder = tmp_path / "completions"
+    folder.mkdir()
+    older = {"prompt": "t#0", "completion": "a", "truth": "b", "reward": 1.5, "reason": "1.50: a start before Parquet"}
+    for name in ("step_00001_rank_0.jsonl", "step_00003_rank_0.jsonl"):
+        (folder / name).write_text(json.dumps(older) + "\n")
     settings = RewardSettings(guards=guards)
-    reward = rl.reward_function(tokenizer, settings, tmp_path / "completions", {"t#1": prompt}, None)
+    reward = rl.reward_function(tokenizer, settings, folder, {"t#1": prompt}, None)
     got = reward(
         prompts=["t#1"] * 4,
         completions=[""] * 4,
@@ -49,10 +55,18 @@ def test_rewards_are_computed_on_ids_and_stored_with_their_reasons(tokenizer, tm
     assert (got[1] == pytest.approx(4.5)) == (guards == "lowest") and got[1] < 25.0
     assert (logged["guards/copy_of_last"], logged["guards/not_ended"], logged["guards/empty"]) == (0.25, 0.25, 0.0)
     out, page = tmp_path / "scored.jsonl", tmp_path / "page.html"
-    assert cli.main(["score", str(tmp_path / "completions"), "--out", str(out), "--html", str(page)]) == 0
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert cli.main(["score", str(folder), "--out", str(out), "--html", str(page)]) == 0
+    earlier, *rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert earlier["reason"] == older["reason"], "the rollout of step 3 was sampled again, that of step 1 is kept"
     assert [row["reward"] for row in rows] == got
     assert [[hit["name"] for hit in row["guards"]] for row in rows] == [[], ["copy_of_last"], ["not_ended"], []]
     assert all(row["reason"] and row["domain"] == "terminal" for row in rows)
     assert {"output", "directory"} <= {verdict["name"] for verdict in rows[0]["verdicts"]}
+    stored = folder / "step_00003_rank_0.parquet"
+    filtered = pq.read_table(stored, filters=[("reward", ">", 24), ("ended", "=", True)]).to_pylist()
+    assert [(one["rubric"], one["rule"], one["factuality"]) for one in filtered] == [(25.0, 25.0, 5.0)]
+    assert [one["sampled_tokens"] for one in filtered] == [len(completions[0])]
+    assert [one["guards"] for one in pq.read_table(stored).to_pylist()] == [
+        [], ["copy_of_last"], ["not_ended"], [],
+    ]  # fmt: skip
     assert "copy_of_last" in page.read_text() and "the last observation again" in page.read_text()

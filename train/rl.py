@@ -5,7 +5,6 @@ relative to the group of samples of the same prompt; ratio and clip act on whole
 `mini_batches` optimizer steps, so that the ratio leaves 1 and the clip can act.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,12 +13,13 @@ from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig
 
 from agentworld.data.render import Renderer
-from agentworld.rewards import hybrid
-from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
+from agentworld.rewards import completions, hybrid
+from agentworld.rewards.judge import Completion, Outcome, Panel, reward_all
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
 from agentworld.train import engine, model
 from agentworld.train.config import Config, RlSettings
+from agentworld.train.generation import panel_of, stored_row
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
 from agentworld.train.trainers import GspoTrainer
 
@@ -39,11 +39,7 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     prompts = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
     prompt_ids = dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True))
     settings = stage.config.reward
-    panel = (
-        Panel(settings, stage.run_dir / CACHE_FILE, Renderer(stage.tokenizer).count, engine.world_size())
-        if settings.rubric == "judge"
-        else None
-    )
+    panel = panel_of(stage.config, stage.run_dir, Renderer(stage.tokenizer))
     reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel)
     return GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
@@ -100,7 +96,7 @@ def reward_function(
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
     None where the judge failed: the trainer takes such a completion out of group and loss. Every completion is written
-    with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`, which `agentworld score` shows.
+    with its reward and the reason to `completions/step_<n>_rank_<r>.parquet`, which `agentworld score` shows.
 
     Args:
         prompt_ids: what the model reads, by the prompt's key: judge, verifiers and guards get the model's own history.
@@ -126,13 +122,14 @@ def reward_function(
         rows = [outcome.row() for outcome in outcomes]
         for name, share in hybrid.guard_shares(rows).items():
             log_metric(name, share)
-        lines = [
-            {"prompt": key, "domain": item.domain, "action": item.action, "deterministic": item.deterministic, **row}
-            | {"completion": tokenizer.decode(ids), "truth": item.truth}
-            for key, item, row, ids in zip(prompts, items, rows, completion_ids, strict=True)
-        ]
-        path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"
-        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        step = trainer_state.global_step
+        path = directory / f"step_{step:05d}_rank_{engine.rank()}.parquet"
+        records = zip(prompts, items, rows, completion_ids, strict=True)
+        completions.write(
+            path,
+            [stored_row(key, item, row, tokenizer.decode(ids), len(ids), step) for key, item, row, ids in records],
+        )
+        path.with_suffix(".jsonl").unlink(missing_ok=True)  # the same rollout, of a start before Parquet
         return [outcome.total for outcome in outcomes]
 
     return hybrid_reward
