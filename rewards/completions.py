@@ -78,3 +78,19 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def read(path: Path) -> list[dict[str, Any]]:
     """The rows of a file, as they were written."""
     return [from_columns(columns) for columns in pq.ParquetFile(path).read().to_pylist()]
+
+
+def observations(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[float]]:
+    """For a step's metrics, by domain: reward, its parts and the five dimensions, as lists with one value for each
+    completion that has one; their means are what is logged.
+
+    domain/<domain>/reward, rubric        of the completions that have a reward; a broken form has 0
+    domain/<domain>/rule                  0 or 25, of those to which a verifier applied
+    domain/<domain>/format ... quality    1 to 5, of those that were scored: not of broken forms
+    """
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        for name, value in ({part: row[part] for part in ("reward", "rubric", "rule")} | (row["scores"] or {})).items():
+            if value is not None:
+                found.setdefault(f"domain/{row['domain']}/{name}", []).append(value)
+    return found
