@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+from datasets import Dataset
 from small_run import completions_of, reopened
 
 from agentworld.data.errors import ContentError
@@ -20,7 +21,7 @@ from agentworld.data.tokenizer import train_tokenizer
 from agentworld.rewards import completions, hybrid
 from agentworld.rewards.judge import Outcome, Verdict
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import cli, pilot, pilot_groups
+from agentworld.train import cli, pilot, pilot_groups, rl
 from agentworld.train.compose import compose
 from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
@@ -230,6 +231,30 @@ def test_failed_judgements_leave_their_groups_and_too_many_stop_the_pilot(prepar
     assert report["dropped"]["solved"] == [] and report["total"]["unjudged"] == 1 and report["total"]["kept"] == 5
 
 
+def test_rl_reads_the_kept_prompts_with_a_reference_answer_in_the_order_of_the_weights(prepared) -> None:
+    config, rl_folder = prepared.config, prepared.run / "rl"
+    stage = SimpleNamespace(
+        config=config, run_dir=prepared.run, parent=prepared.run / "sft" / "export", directory=rl_folder
+    )
+    rows = pq.read_table(prepared.run / "data" / "prompts" / "rl.parquet", columns=list(rl.COLUMNS)).to_pylist()
+    given = Dataset.from_list(rows)
+    with pytest.raises(ContentError, match=r"rl/pilot is no pilot of .*sft/export"):
+        rl.training_prompts(stage, config.rl, given)
+    pilot.run(config, prepared.run)
+    kept = rl.training_prompts(stage, config.rl, given)
+    assert kept["prompt"][:] == [f"t{n}#0" for n in (3, 4, 5, 6)]
+    assert kept["reference_answer"][:] == [TEXTS[n] for n in (3, 4, 5, 6)]
+    config.rl.domain_weights, config.rl.max_steps = {"terminal": 1.0, "swe": 1.0}, 6
+    drawn = rl.training_prompts(stage, config.rl, given)
+    assert len(drawn) == 6 * 2 and drawn["domain"][:].count("swe") == 6
+    assert all(set(drawn["domain"][n : n + 2]) == {"terminal", "swe"} for n in range(0, 12, 2)), "every rollout"
+    facts = json.loads((rl_folder / "prompts.json").read_text())
+    half = {"prompts": 2, "drawn": 6, "share": 0.5}
+    assert facts == {"prompts": 4, "domains": {"swe": half, "terminal": half}}
+    config.rl.domain_weights, config.rl.pilot_completions = {}, 0
+    assert rl.training_prompts(stage, config.rl, given) is given
+
+
 PROGRAM = """
 import sys
 import torch
@@ -254,8 +279,8 @@ sys.exit(worker.main(sys.argv[1:]))
 
 def test_rl_trains_on_what_the_pilot_leaves_in_the_order_that_the_weights_draw(chain, tmp_path: Path) -> None:
     """Two ranks; prompts of an odd number of tokens are answered without an end, so that their groups are hopeless."""
-    rl = {"pilot_completions": 2, "domain_weights": {"terminal": 1.0}, "max_steps": 6}
-    run = reopened(chain, tmp_path, "pilot", "rl", rl=rl, eval={"batch_size": 3})
+    settings = {"pilot_completions": 2, "domain_weights": {"terminal": 1.0}, "max_steps": 6}
+    run = reopened(chain, tmp_path, "pilot", "rl", rl=settings, eval={"batch_size": 3})
     environment = {"DS_ACCELERATOR": "cpu"}
     for step in ("pilot", "rl"):
         assert launch(["-c", PROGRAM, str(run), step], 2, run / "rl", environment).code == 0, step
