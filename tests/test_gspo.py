@@ -29,7 +29,8 @@ def made_trainer(tmp_path, seen: list | None = None, trainer_class=None, reward_
     class Watched(GspoTrainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             if seen is not None:
-                seen.append((self.state.global_step, sequence_log_ratios(self, model, inputs)))
+                ratios = sequence_log_ratios(self, model, inputs)
+                seen.append((self.state.global_step, torch.stack([ratios, inputs["advantages"]])))
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def first_token(completion_ids, **columns) -> list[float]:
@@ -139,7 +140,8 @@ def test_a_rollout_serves_four_steps_and_leaves_the_policy(tmp_path) -> None:
     )
     trainer.train()
     assert trainer.args.steps_per_generation == 4 * trainer.args.gradient_accumulation_steps
-    by_step = {step: torch.cat([ratios for at, ratios in seen if at == step]) for step in range(8)}
+    both = {step: torch.cat([found for at, found in seen if at == step], dim=1) for step in range(8)}
+    by_step = {step: found[0] for step, found in both.items()}
     assert [len(ratios) for ratios in by_step.values()] == [4] * 8, "two micro-batches of two a step"
     for step, log_ratios in by_step.items():
         if step % 4 == 0:
@@ -147,7 +149,10 @@ def test_a_rollout_serves_four_steps_and_leaves_the_policy(tmp_path) -> None:
         else:
             assert log_ratios.abs().max() > EPSILON, f"step {step} reuses a rollout: the ratio has left 1"
     logged = [entry for entry in trainer.state.log_history if "ratio/max" in entry]
-    for entry, log_ratios in zip(logged, by_step.values(), strict=True):
+    for entry, (log_ratios, advantages) in zip(logged, both.values(), strict=True):
+        low = (log_ratios.exp() < 1 - EPSILON) & (advantages < 0)
+        high = (log_ratios.exp() > 1 + EPSILON_HIGH) & (advantages > 0)
+        assert entry["clip_ratio/region_mean"] == pytest.approx((low | high).float().mean().item())
         assert entry["ratio/mean"] == pytest.approx(log_ratios.exp().mean().item(), abs=1e-6)
         assert entry["ratio/max"] == pytest.approx(log_ratios.exp().max().item(), abs=1e-6)
     clipped = [
@@ -191,6 +196,19 @@ def gradients_of(trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
+@torch.no_grad()
+def naive_entropy(policy, inputs) -> float:
+    """Nats a sampled token, over the kept completions, one token at a time and without padding."""
+    found = []
+    for row in range(len(inputs["prompt_ids"])):
+        prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()].tolist()
+        completion = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()].tolist()
+        for place in range(len(completion)):
+            log_probs = torch.log_softmax(policy(torch.tensor([prompt + completion[:place]])).logits[0, -1], -1)
+            found.append(-(log_probs.exp() * log_probs).sum().item())
+    return sum(found) / len(found)
+
+
 def test_a_completion_that_one_function_could_not_score_has_no_reward(tmp_path) -> None:
     """TRL would count the missing score as 0 and punish the completion for a judge that failed."""
     answers = ([7, 8, END], [9, END], [10, 11, 12, END], [13, END])
@@ -216,6 +234,7 @@ def test_a_completion_that_one_function_could_not_score_has_no_reward(tmp_path) 
     assert history["reward_std"] == pytest.approx(rewards.std().item(), abs=1e-4)
     assert history["frac_reward_zero_std"] == 0.0
     assert history["ratio/mean"] == history["ratio/max"] == 1.0, "on policy, and the lost one is not counted"
+    assert history["entropy"] == pytest.approx(naive_entropy(made_trainer(tmp_path).model, trainer.trained), abs=1e-4)
     assert history["completions/mean_length"] == 2.75 and history["completions/clipped_ratio"] == 0.0
 
 

@@ -6,12 +6,13 @@ real pilot.
 
 import json
 from pathlib import Path
+from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
-from small_run import completions_of, reopened
+from small_run import completions_of, metrics, reopened
 
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
@@ -293,6 +294,21 @@ def test_rl_trains_on_what_the_pilot_leaves_in_the_order_that_the_weights_draw(c
     assert len(sampled) == 3 * 8 and not {row["prompt"] for row in sampled} & odd
     order = [row["prompt"] for row in sampled[::4]]
     assert len(set(order)) == 6, "three rollouts of two prompts, none twice before all others"
+    logged = [row for row in metrics(run / "rl") if "domain/terminal/reward" in row]
+    assert [row["step"] for row in logged] == [1, 3, 5], "the first steps of the rollouts"
+    for row in logged:
+        mine = [one for one in sampled if one["step"] == row["step"] - 1]
+        for part in ("reward", "rubric", "rule"):
+            values = [one[part] for one in mine if one[part] is not None]
+            assert row[f"domain/terminal/{part}"] == pytest.approx(fmean(values), abs=1e-4), part
+        for name in completions.DIMENSIONS:
+            assert row[f"domain/terminal/{name}"] == pytest.approx(fmean(one["scores"][name] for one in mine), abs=1e-4)
+        assert row["reward_std"] == pytest.approx(stdev(one["reward"] for one in mine), abs=1e-3)
+        groups = [[one["reward"] for one in mine[first : first + 4]] for first in (0, 4)]
+        assert row["frac_reward_zero_std"] == sum(len(set(group)) == 1 for group in groups) / 2
+        lengths = [one["sampled_tokens"] for one in mine]
+        assert row["completions/mean_length"] == pytest.approx(fmean(lengths), abs=1e-4)
+        assert (row["completions/clipped_ratio"], row["completions/kept_ratio"]) == (0.0, 1.0)
     facts = json.loads((run / "rl" / "prompts.json").read_text())
     kept = len(prompts) - len(odd)
     assert facts == {"prompts": kept, "domains": {"terminal": {"prompts": kept, "drawn": 6, "share": 1.0}}}
