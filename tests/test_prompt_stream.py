@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from random import Random
 
 import pytest
 from accelerate.data_loader import SkipBatchSampler
@@ -21,31 +22,42 @@ def drawn(rollouts: int = ROLLOUTS, seed: int = 3) -> list[int]:
     return prompt_stream.draw(DOMAINS, WEIGHTS, rollouts, PER_ROLLOUT, seed)
 
 
-@pytest.mark.parametrize("weights", [WEIGHTS, {"terminal": 1, "swe": 1, "mcp": 1}, {"terminal": 0.97, "swe": 0.03}])
-def test_every_beginning_of_the_stream_holds_the_shares_to_within_one_prompt(weights) -> None:
-    parts = prompt_stream.shares(weights)
-    assert sum(parts.values()) == 1
-    counts: Counter[str] = Counter()
-    for place, domain in enumerate(prompt_stream.interleaved(parts, 1000), start=1):
-        counts[domain] += 1
-        assert all(abs(counts[name] - part * place) < 1 for name, part in parts.items())
+def test_every_rollout_holds_the_shares_to_within_one_prompt_and_the_run_to_within_two() -> None:
+    """Also for many domains with odd weights."""
+    random = Random(0)
+    names = ["terminal", "swe", "mcp", "web", "search", "os", "android"]
+    odd = [{name: random.choice([0.1, 0.3, 1, 2.7, 9]) for name in names} for _ in range(20)]
+    for weights in (WEIGHTS, {"terminal": 1, "swe": 1, "mcp": 1}, {"terminal": 0.97, "swe": 0.03}, *odd):
+        parts = prompt_stream.shares(weights)
+        assert sum(parts.values()) == 1
+        total: Counter[str] = Counter()
+        for number, counts in enumerate(prompt_stream.rollout_counts(parts, 200, PER_ROLLOUT), start=1):
+            assert sum(counts.values()) == PER_ROLLOUT
+            assert all(abs(counts[name] - part * PER_ROLLOUT) < 1 for name, part in parts.items())
+            total.update(counts)
+            assert all(abs(total[name] - part * PER_ROLLOUT * number) < 2 for name, part in parts.items())
 
 
 def test_a_domain_is_used_up_before_a_prompt_of_it_comes_again() -> None:
     order = drawn()
     assert {DOMAINS[number] for number in order} == {"terminal", "swe", "mcp"}, "a weight of 0 leaves a domain out"
-    for domain in ("terminal", "swe", "mcp"):
-        mine = [number for number in order if DOMAINS[number] == domain]
-        size = DOMAINS.count(domain)
-        passes = [mine[first : first + size] for first in range(0, len(mine) - size + 1, size)]
-        assert len(passes) > 2 and all(len(set(one)) == size for one in passes)
-        assert len({tuple(one) for one in passes}) > len(passes) / 2, "each pass has an order of its own"
+    met = dict.fromkeys((number for number, name in enumerate(DOMAINS) if name != "web"), 0)
+    for first in range(0, len(order), PER_ROLLOUT):
+        for number in order[first : first + PER_ROLLOUT]:
+            met[number] += 1
+        for domain in ("terminal", "swe", "mcp"):
+            times = [count for number, count in met.items() if DOMAINS[number] == domain]
+            assert max(times) - min(times) <= 1
+    assert met[order[0]] > 5
+    first = [[n for n in order[start:] if DOMAINS[n] == "terminal"][:20] for start in (0, 20 * PER_ROLLOUT)]
+    assert first[0] != first[1], "each pass has an order of its own"
 
 
 def test_no_rollout_holds_a_prompt_twice_and_equal_seeds_draw_equally() -> None:
     order = drawn()
-    for first in range(0, len(order), PER_ROLLOUT):
-        assert len(set(order[first : first + PER_ROLLOUT])) == PER_ROLLOUT
+    tight = prompt_stream.draw(DOMAINS, {"swe": 7.0, "terminal": 4.0}, 50, 11, 0)  # all 7 of swe in every rollout
+    for stream, size in ((order, PER_ROLLOUT), (tight, 11)):
+        assert all(len(set(stream[first : first + size])) == size for first in range(0, len(stream), size))
     assert drawn() == order != drawn(seed=4)
     assert drawn(rollouts=7) == order[: 7 * PER_ROLLOUT], "more steps lengthen the stream and change nothing before"
 

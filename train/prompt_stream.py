@@ -66,21 +66,20 @@ def shares(weights: Mapping[str, float]) -> dict[str, Fraction]:
     return {domain: part / sum(parts.values()) for domain, part in parts.items()}
 
 
-def interleaved(parts: Mapping[str, Fraction], count: int) -> list[str]:
-    """The domain of each place of a stream: in every beginning of it, a domain has its share to within one place.
-
-    The k-th prompt of a domain with share s belongs between the places floor((k - 1) / s) and ceil(k / s). Of those
-    that have begun, the one that ends first is taken: such windows can always be kept (Baruah et al., Proportionate
-    progress, Algorithmica 15, 1996), and keeping them is that bound.
-    """
-    given = dict.fromkeys(parts, 0)
-    stream = []
-    for place in range(count):
-        begun = [domain for domain, part in parts.items() if floor(given[domain] / part) <= place]
-        domain = min(begun, key=lambda name: (ceil((given[name] + 1) / parts[name]), name))
-        given[domain] += 1
-        stream.append(domain)
-    return stream
+def rollout_counts(parts: Mapping[str, Fraction], rollouts: int, per_rollout: int) -> list[dict[str, int]]:
+    """The prompts of each domain in each rollout: its share rounded down or up, up where it is furthest behind its
+    share of all rollouts so far."""
+    given, found = dict.fromkeys(parts, 0), []
+    for number in range(1, rollouts + 1):
+        quotas = {domain: part * per_rollout for domain, part in parts.items()}
+        counts = {domain: floor(quota) for domain, quota in quotas.items()}
+        ahead = {d: given[d] + counts[d] - quota * number for d, quota in quotas.items() if quota != counts[d]}
+        for domain in sorted(ahead, key=lambda name: (ahead[name], name))[: per_rollout - sum(counts.values())]:
+            counts[domain] += 1
+        for domain, count in counts.items():
+            given[domain] += count
+        found.append(counts)
+    return found
 
 
 def draw(domains: Sequence[str], weights: Mapping[str, float], rollouts: int, per_rollout: int, seed: int) -> list[int]:
@@ -91,17 +90,21 @@ def draw(domains: Sequence[str], weights: Mapping[str, float], rollouts: int, pe
     Args:
         domains: of each prompt; `require_domains` holds.
     """
-    queues: dict[str, list[int]] = {domain: [] for domain in weights}
-    random = {domain: Random(f"{seed} {domain}") for domain in weights}
     members = {domain: [n for n, name in enumerate(domains) if name == domain] for domain in weights}
+    random = {domain: Random(f"{seed} {domain}") for domain in weights}
+    queues: dict[str, list[int]] = {domain: [] for domain in weights}
     order: list[int] = []
-    for place, domain in enumerate(interleaved(shares(weights), rollouts * per_rollout)):
-        queue = queues[domain]
-        if not queue:
-            queue += random[domain].sample(members[domain], len(members[domain]))
-            of_this_rollout = set(order[place - place % per_rollout :])
-            queue.sort(key=lambda number: number not in of_this_rollout)  # stable; taken from the end
-        order.append(queue.pop())
+    for number, counts in enumerate(rollout_counts(shares(weights), rollouts, per_rollout)):
+        rollout: list[int] = []
+        for domain, count in counts.items():
+            queue = queues[domain]
+            if len(queue) < count:  # the next pass; what is left of this one comes first, and not again in this rollout
+                again = random[domain].sample(members[domain], len(members[domain]))
+                queue += sorted(again, key=set(queue).__contains__)  # stable: those that are still queued come last
+            rollout += queue[:count]
+            del queue[:count]
+        Random(f"{seed} rollout {number}").shuffle(rollout)  # no rank and no mini-batch gets one domain alone
+        order += rollout
     return order
 
 
