@@ -70,7 +70,7 @@ def training_prompts(stage: Stage, settings: RlSettings, prompts: Dataset) -> Da
         answers = pilot.reference_answers(stage.run_dir)
         kept = [row | {"reference_answer": answers[row["prompt"]]} for row in prompts if row["prompt"] not in dropped]
         prompts = Dataset.from_list(kept)
-    domains, size = prompts["domain"], settings.prompts_per_rollout
+    domains, size = prompts["domain"][:], settings.prompts_per_rollout
     prompt_stream.require_domains(settings.domain_weights, domains, size)
     order = None
     if settings.domain_weights:
