@@ -31,7 +31,7 @@ from agentworld.rewards.settings import RewardSettings
 CACHE_FILE = "judge_cache.sqlite"  # of a run directory
 NO_REFERENCE_ANSWER = (
     "reward.rubric=reference compares with the answer of the policy before RL, and there is none: set "
-    "rl.pilot_completions to at least 1, so that it is sampled (in a row to score: the text reference_answer)"
+    "rl.pilot_completions to at least 2, so that it is sampled (in a row to score: the text reference_answer)"
 )
 
 Answer = Judged | str  # a reply, or why there is none

@@ -11,8 +11,8 @@ A row to be scored is a JSON object on a line (or a row of a Parquet file):
     system                              optional: all of it, which a judge then reads in place of those two
     reference_answer                    the observation that the policy before RL predicted, for Reference-Reward
 
-A stored completion has `prompt`, `completion`, `truth`, `reward` and `reason` (train/rl.py); it is shown with the
-reward that the policy was trained on. Other fields of a row are kept.
+A stored completion has `prompt`, `completion`, `truth`, `reward` and `reason` (`completions.py`; older runs wrote JSON
+Lines); it is shown with the reward that the policy was trained on. Other fields of a row are kept.
 """
 
 import json
@@ -25,6 +25,7 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import OPEN_TAG, Prediction, parse_text
 from agentworld.data.schema import DOMAINS, Turn
 from agentworld.data.tokenizer import IM_END
+from agentworld.rewards import completions
 from agentworld.rewards.judge_prompt import messages_of
 from agentworld.rewards.outcomes import Completion, Outcome
 from agentworld.rewards.verdicts import Context
@@ -74,6 +75,8 @@ def is_stored(row: dict[str, Any]) -> bool:
 
 def stored(where: str, row: dict[str, Any]) -> Scored:
     """A stored completion as it was scored. Raises ContentError naming the field."""
+    if row.keys() >= set(completions.SCHEMA.names):
+        row = completions.from_columns(row)
     for name in ("prompt", "completion", "truth", "reason"):
         _require(isinstance(row[name], str), where, name, "a string", row[name])
     _require(row["reward"] is None or _is_number(row["reward"]), where, "reward", "a number or null", row["reward"])

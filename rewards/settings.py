@@ -5,11 +5,8 @@ from dataclasses import dataclass, field
 from agentworld.data.errors import RequestError
 from agentworld.data.schema import DOMAINS
 
-JUDGED = (
-    "judge",
-    "turing",
-    "reference",
-)  # the values of `rubric` for which an LLM is asked (rewards/judge_questions.py)
+PAIRS = ("turing", "reference")  # the values of `rubric` for which a judge compares two candidates
+JUDGED = ("judge", *PAIRS)  # those for which an LLM is asked at all (rewards/judge_questions.py)
 RUBRICS = ("reference_scorer", *JUDGED)  # what `rubric` may be
 RULES = ("verifiers", "exact_match")  # what `rule` may be
 GUARD_POLICIES = ("lowest", "zero", "report")  # what `guards` may be

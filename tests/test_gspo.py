@@ -13,11 +13,13 @@ from agentworld.train.config import ArchitectureSettings, ModelSettings
 from agentworld.train.trainers import GspoTrainer
 
 EPSILON, EPSILON_HIGH = 3e-4, 4e-4
+END = 270  # the end of turn in `made_trainer`'s tokenizer
 PROMPTS = {f"session-{i}#0": [5 + i, 9, 11, 12 + i] for i in range(8)}
 
 
 def made_trainer(tmp_path, seen: list | None = None, trainer_class=None, reward_funcs=None, **arguments):
     tokenizer = train_tokenizer(["echo apple\n", "cat a.txt\n"], 300)
+    assert tokenizer.eos_token_id == END
     architecture = ArchitectureSettings(
         hidden_size=32, num_hidden_layers=2, full_attention_interval=2, num_experts=4, moe_intermediate_size=16,
         shared_expert_intermediate_size=16,
@@ -27,7 +29,8 @@ def made_trainer(tmp_path, seen: list | None = None, trainer_class=None, reward_
     class Watched(GspoTrainer):
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
             if seen is not None:
-                seen.append((self.state.global_step, sequence_log_ratios(self, model, inputs)))
+                ratios = sequence_log_ratios(self, model, inputs)
+                seen.append((self.state.global_step, torch.stack([ratios, inputs["advantages"]])))
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def first_token(completion_ids, **columns) -> list[float]:
@@ -132,16 +135,26 @@ def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths, kept, beta) -
 
 def test_a_rollout_serves_four_steps_and_leaves_the_policy(tmp_path) -> None:
     seen: list = []
-    trainer = made_trainer(tmp_path, seen)
+    trainer = made_trainer(
+        tmp_path, seen, per_device_train_batch_size=2, gradient_accumulation_steps=2, steps_per_generation=8
+    )
     trainer.train()
     assert trainer.args.steps_per_generation == 4 * trainer.args.gradient_accumulation_steps
-    by_step = dict(seen)
-    assert sorted(by_step) == list(range(8))
+    both = {step: torch.cat([found for at, found in seen if at == step], dim=1) for step in range(8)}
+    by_step = {step: found[0] for step, found in both.items()}
+    assert [len(ratios) for ratios in by_step.values()] == [4] * 8, "two micro-batches of two a step"
     for step, log_ratios in by_step.items():
         if step % 4 == 0:
             assert log_ratios.abs().max() < 1e-5, f"step {step} follows a new rollout: on policy"
         else:
             assert log_ratios.abs().max() > EPSILON, f"step {step} reuses a rollout: the ratio has left 1"
+    logged = [entry for entry in trainer.state.log_history if "ratio/max" in entry]
+    for entry, (log_ratios, advantages) in zip(logged, both.values(), strict=True):
+        low = (log_ratios.exp() < 1 - EPSILON) & (advantages < 0)
+        high = (log_ratios.exp() > 1 + EPSILON_HIGH) & (advantages > 0)
+        assert entry["clip_ratio/region_mean"] == pytest.approx((low | high).float().mean().item())
+        assert entry["ratio/mean"] == pytest.approx(log_ratios.exp().mean().item(), abs=1e-6)
+        assert entry["ratio/max"] == pytest.approx(log_ratios.exp().max().item(), abs=1e-6)
     clipped = [
         entry["clip_ratio/region_mean"] for entry in trainer.state.log_history if "clip_ratio/region_mean" in entry
     ]
@@ -183,9 +196,22 @@ def gradients_of(trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
 
 
+@torch.no_grad()
+def naive_entropy(policy, inputs) -> float:
+    """Nats a sampled token, over the kept completions, one token at a time and without padding."""
+    found = []
+    for row in range(len(inputs["prompt_ids"])):
+        prompt = inputs["prompt_ids"][row][inputs["prompt_mask"][row].bool()].tolist()
+        completion = inputs["completion_ids"][row][inputs["completion_mask"][row].bool()].tolist()
+        for place in range(len(completion)):
+            log_probs = torch.log_softmax(policy(torch.tensor([prompt + completion[:place]])).logits[0, -1], -1)
+            found.append(-(log_probs.exp() * log_probs).sum().item())
+    return sum(found) / len(found)
+
+
 def test_a_completion_that_one_function_could_not_score_has_no_reward(tmp_path) -> None:
     """TRL would count the missing score as 0 and punish the completion for a judge that failed."""
-    answers = ([7, 8, 1], [9, 1], [10, 11, 12, 1], [13, 1])
+    answers = ([7, 8, END], [9, END], [10, 11, 12, END], [13, END])
 
     def rubric(completion_ids, **columns):
         return [10.0, 4.0, 7.0, 1.0]
@@ -205,6 +231,11 @@ def test_a_completion_that_one_function_could_not_score_has_no_reward(tmp_path) 
     history = next(entry for entry in trainer.state.log_history if "reward" in entry)
     assert history["reward"] == pytest.approx(rewards.mean().item(), abs=1e-5)
     assert history["completions/kept_ratio"] == pytest.approx(0.75)
+    assert history["reward_std"] == pytest.approx(rewards.std().item(), abs=1e-4)
+    assert history["frac_reward_zero_std"] == 0.0
+    assert history["ratio/mean"] == history["ratio/max"] == 1.0, "on policy, and the lost one is not counted"
+    assert history["entropy"] == pytest.approx(naive_entropy(made_trainer(tmp_path).model, trainer.trained), abs=1e-4)
+    assert history["completions/mean_length"] == 2.75 and history["completions/clipped_ratio"] == 0.0
 
 
 def test_if_no_completion_has_a_reward_nothing_is_learnt(tmp_path) -> None:
@@ -212,7 +243,7 @@ def test_if_no_completion_has_a_reward_nothing_is_learnt(tmp_path) -> None:
         return [None] * len(completion_ids)
 
     before = made_trainer(tmp_path)
-    trainer = scripted_step(tmp_path, ([7, 1], [8, 1], [9, 1], [10, 1]), [judge], optim="sgd")
+    trainer = scripted_step(tmp_path, ([7, END], [8, END], [9, END], [10, END]), [judge], optim="sgd")
     assert trainer.loss.item() == 0
     assert torch.equal(gradients_of(trainer), gradients_of(before))
 
@@ -220,15 +251,20 @@ def test_if_no_completion_has_a_reward_nothing_is_learnt(tmp_path) -> None:
 def test_equal_rewards_leave_the_weights_exactly_as_they_are(tmp_path) -> None:
     before = made_trainer(tmp_path)
     trainer = scripted_step(
-        tmp_path, ([7, 8, 1], [8, 1], [9, 9, 9, 1], [10, 1]), [lambda completion_ids, **_: [12.5] * 4], optim="sgd"
+        tmp_path,
+        ([7, 8, END], [8, END], [9, 9, 9, END], [10, END]),
+        [lambda completion_ids, **_: [12.5] * 4],
+        optim="sgd",
     )
     assert trainer.loss.item() == 0
     assert torch.equal(gradients_of(trainer), gradients_of(before))
+    history = next(entry for entry in trainer.state.log_history if "reward" in entry)
+    assert (history["reward"], history["reward_std"], history["frac_reward_zero_std"]) == (12.5, 0.0, 1.0)
 
 
 def test_a_group_with_a_failed_judgement_learns_like_the_group_without_it(tmp_path) -> None:
     """Fault 24: mean, standard deviation and loss are those of the others; scored 0, it would change them all."""
-    answers = ([7, 8, 1], [9, 1], [10, 11, 12, 1], [13, 1])
+    answers = ([7, 8, END], [9, END], [10, 11, 12, END], [13, END])
     rewards = {7: 10.0, 9: 4.0, 10: 7.0}
 
     def judge(failed):
@@ -252,7 +288,7 @@ def test_masked_truncated_completions_change_nothing_for_the_others(tmp_path) ->
     def length(completion_ids, **columns):
         return [float(len(ids) + ids[0]) for ids in completion_ids]
 
-    whole = ([7, 8, 1], [9, 1], [10, 11, 12, 1])
+    whole = ([7, 8, END], [9, END], [10, 11, 12, END])
     updates = {}
     for name, cut, masked in (
         ("cut", [20, 21, 22, 23, 24, 25], True),
@@ -263,8 +299,13 @@ def test_masked_truncated_completions_change_nothing_for_the_others(tmp_path) ->
             tmp_path, (*whole, cut), [length], mask_truncated_completions=masked, optim="sgd", max_grad_norm=0.0
         )
         updates[name] = gradients_of(trainer)
+        history = next(entry for entry in trainer.state.log_history if "reward" in entry)
+        assert history["completions/clipped_ratio"] == 0.25
+        assert history["completions/kept_ratio"] == (0.75 if masked else 1.0)
     scale = (updates["cut"] - updates["counted"]).abs().max()
     assert scale > 1e-4
+    before = gradients_of(made_trainer(tmp_path))
+    assert (updates["cut"] - before).abs().max() > 1e-4, "the whole ones are learnt from"
     assert (updates["cut"] - updates["another"]).abs().max() < 1e-3 * scale
 
 
@@ -272,7 +313,7 @@ def test_the_ids_that_were_sampled_are_trained_on(tmp_path) -> None:
     """Fault 27: also where decoding and encoding again would give other ids."""
     tokenizer = train_tokenizer(["echo apple\n", "cat a.txt\n"], 300)
     letters = [[tokenizer.convert_tokens_to_ids(letter) for letter in text] for text in ("echo", "cat", "apple", "a")]
-    answers = tuple([*ids, 1] for ids in letters)
+    answers = tuple([*ids, END] for ids in letters)
     again = tokenizer("echo", add_special_tokens=False)["input_ids"]
     assert again != letters[0], "the text has a shorter spelling in ids"
     trainer = scripted_step(

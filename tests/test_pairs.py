@@ -184,7 +184,7 @@ def test_several_judges_give_the_mean_of_their_wins(tmp_path) -> None:
 
 
 def test_an_answer_to_compare_with_is_required(tmp_path) -> None:
-    with judge_server() as server, pytest.raises(ContentError, match=r"rl\.pilot_completions to at least 1"):
+    with judge_server() as server, pytest.raises(ContentError, match=r"rl\.pilot_completions to at least 2"):
         panel(server, tmp_path, "reference").rewards([completion("pear", None)])
 
 

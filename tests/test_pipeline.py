@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.train import checkpoint, pipeline
+from agentworld.train import checkpoint, pilot_groups, pipeline
 from agentworld.train.compose import compose
 from agentworld.train.launch import Outcome
 
@@ -32,6 +32,7 @@ class Workers:
         self.ending: dict[str, Outcome] = {}  # step -> how it ends instead of being done
         self.prepared = 0
         self.prompts = 8
+        self.given: list[str] = []  # the recipe, where a worker needs it
 
     def launch(self, arguments, nproc, log_dir, environment) -> Outcome:
         run_dir, step = Path(arguments[2]), arguments[3]
@@ -42,7 +43,11 @@ class Workers:
             return self.ending[step]
         stage = step.removeprefix("evaluate:")
         export = run_dir / stage / "export"
-        if step == stage:
+        if step == "pilot":
+            settings = pilot_groups.settings_of(compose(self.given), run_dir, run_dir / "sft" / "export")
+            pilot_groups.directory(run_dir).mkdir(parents=True, exist_ok=True)
+            (pilot_groups.directory(run_dir) / "report.json").write_text(json.dumps({"settings": settings}))
+        elif step == stage:
             checkpoint.write_handoff(
                 export,
                 stage=stage,
@@ -65,7 +70,7 @@ class Workers:
         out.mkdir()
         count = {"given": 9, "kept": self.prompts, "too_long": 9 - self.prompts, "shortest_tokens": 77}
         (out / "report.json").write_text(json.dumps({"rl": count}))
-        (out / "manifest.json").write_text("{}")
+        (out / "manifest.json").write_text('{"sha256": "d"}')
         return {}
 
 
@@ -120,6 +125,22 @@ def test_a_run_stopped_anywhere_continues_where_it_was(workers, stopped_in, caps
     workers.steps.clear()
     assert run(workers, "resume=true") == 0  # nothing is left to do
     assert workers.steps == []
+
+
+@pytest.mark.parametrize("stopped_in", ["pilot", "rl"])
+def test_the_pilot_comes_right_before_rl_and_is_done_once(workers, stopped_in, capsys):
+    workers.given = ["recipe=smoke", "rl.pilot_completions=4"]
+    expected = [*ALL[:6], "pilot", *ALL[6:]]
+    workers.ending[stopped_in] = Outcome(3)
+    assert run(workers, "rl.pilot_completions=4") == 3
+    assert "[7/9] pilot: 4 completions of each RL prompt\n" in capsys.readouterr().out
+    workers.ending.clear()
+    workers.steps.clear()
+    assert run(workers, "rl.pilot_completions=4", "resume=true") == 0
+    assert workers.steps == expected[expected.index(stopped_in) :]
+    workers.steps.clear()
+    assert run(workers, "rl.pilot_completions=4", "stage=rl", "overwrite=true", "rl.learning_rate=1e-6") == 0
+    assert workers.steps == ["pilot", "rl", "evaluate:rl"]
 
 
 def test_the_printed_command_keeps_the_overrides(workers, capsys):

@@ -1,8 +1,10 @@
 """The reward as TRL calls it: on sampled ids, with the model's own history, and stored so that `score` shows it."""
 
 import json
+from collections import defaultdict
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset
 from judge_server import judge_server, section
@@ -11,10 +13,11 @@ from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
+from agentworld.rewards import completions
 from agentworld.rewards.judge import Panel
 from agentworld.rewards.settings import JudgeSettings, RewardSettings
 from agentworld.train import cli, rl
-from agentworld.train.evaluate import evaluated_reward
+from agentworld.train.generation import reward_outside_rl
 
 ACTION = json.dumps([{"keystrokes": "cat a.txt\n", "duration": 0.1}])
 TRUTH = "cat a.txt\napple\nuser@box:~$ "
@@ -35,31 +38,51 @@ def test_rewards_are_computed_on_ids_and_stored_with_their_reasons(tokenizer, tm
     def sampled(text: str) -> list[int]:
         return renderer.final_turn("A terminal.", turns, 1, "hm", text).input_ids[len(prompt) :]
 
-    completions = [sampled(TRUTH), sampled(LAST), sampled(TRUTH)[:-1], sampled("<|im_end|>" + TRUTH)]
-    logged: dict[str, float] = {}
+    answers = [sampled(TRUTH), sampled(LAST), sampled(TRUTH)[:-1], sampled("<|im_end|>" + TRUTH)]
+    logged = defaultdict(list)
+    folder = tmp_path / "completions"
+    folder.mkdir()
+    older = {"prompt": "t#0", "completion": "a", "truth": "b", "reward": 1.5, "reason": "1.50: a start before Parquet"}
+    for name in ("step_00001_rank_0.jsonl", "step_00003_rank_0.jsonl"):
+        (folder / name).write_text(json.dumps(older) + "\n")
     settings = RewardSettings(guards=guards)
-    reward = rl.reward_function(tokenizer, settings, tmp_path / "completions", {"t#1": prompt}, None)
+    reward = rl.reward_function(tokenizer, settings, folder, {"t#1": prompt}, None)
     got = reward(
         prompts=["t#1"] * 4,
         completions=[""] * 4,
-        completion_ids=completions,
+        completion_ids=answers,
         domain=["terminal"] * 4,
         action=[ACTION] * 4,
         observation=[TRUTH] * 4,
         deterministic=[True] * 4,
         trainer_state=SimpleNamespace(global_step=3),
-        log_metric=logged.__setitem__,
+        log_metric=lambda name, value: logged[name].append(value),
     )
     assert got[0] == 25.0 and got[2] == 0.0 and 4.5 < got[3] < 25.0
     assert (got[1] == pytest.approx(4.5)) == (guards == "lowest") and got[1] < 25.0
-    assert (logged["guards/copy_of_last"], logged["guards/not_ended"], logged["guards/empty"]) == (0.25, 0.25, 0.0)
+    assert [logged[f"guards/{name}"] for name in ("copy_of_last", "not_ended", "empty")] == [[0.25], [0.25], [0.0]]
+    assert logged["domain/terminal/reward"] == got
+    right, last, _, odd = got  # the third is of broken form: no rule and no dimension of it is counted
+    assert logged["domain/terminal/rule"] == [25.0, 0.0, 0.0]
+    assert logged["domain/terminal/rubric"] == pytest.approx([25.0, last / 0.9, 0.0, odd / 0.9])
+    dimensions = [logged[f"domain/terminal/{name}"] for name in completions.DIMENSIONS]
+    assert [5 * sum(one) / 5 for one in zip(*dimensions, strict=True)] == pytest.approx([25, last / 0.9, odd / 0.9])
+    assert right == 25.0 and {len(values) for values in dimensions} == {3}
     out, page = tmp_path / "scored.jsonl", tmp_path / "page.html"
-    assert cli.main(["score", str(tmp_path / "completions"), "--out", str(out), "--html", str(page)]) == 0
-    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert cli.main(["score", str(folder), "--out", str(out), "--html", str(page)]) == 0
+    earlier, *rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert earlier["reason"] == older["reason"], "the rollout of step 3 was sampled again, that of step 1 is kept"
     assert [row["reward"] for row in rows] == got
     assert [[hit["name"] for hit in row["guards"]] for row in rows] == [[], ["copy_of_last"], ["not_ended"], []]
     assert all(row["reason"] and row["domain"] == "terminal" for row in rows)
     assert {"output", "directory"} <= {verdict["name"] for verdict in rows[0]["verdicts"]}
+    stored = folder / "step_00003_rank_0.parquet"
+    filtered = pq.read_table(stored, filters=[("reward", ">", 24), ("ended", "=", True)]).to_pylist()
+    assert [(one["rubric"], one["rule"], one["factuality"]) for one in filtered] == [(25.0, 25.0, 5.0)]
+    assert [one["sampled_tokens"] for one in filtered] == [len(answers[0])]
+    assert [one["guards"] for one in pq.read_table(stored).to_pylist()] == [
+        [], ["copy_of_last"], ["not_ended"], [],
+    ]  # fmt: skip
     assert "copy_of_last" in page.read_text() and "the last observation again" in page.read_text()
 
 
@@ -74,8 +97,8 @@ def test_reference_reward_compares_with_the_column_of_the_prompts(tokenizer, tmp
         {"prompt": "t#1", "reference_answer": near, **row}, {"prompt": "t#2", "reference_answer": far, **row}
     ])  # fmt: skip
     settings = RewardSettings(rubric="reference", judge=JudgeSettings(model="test"))
-    chosen = prompts.select_columns(rl.reward_columns(prompts, settings))
-    columns = {name: [value for value in chosen[name] for _ in range(2)] for name in chosen.column_names}
+    rl.require_reference_answers(prompts, settings)
+    columns = {name: [value for value in prompts[name] for _ in range(2)] for name in prompts.column_names}
     sampled = [
         renderer.final_turn("A terminal.", turns, 1, "hm", text).input_ids[len(ids) :] for text in (near, far) * 2
     ]
@@ -95,25 +118,25 @@ def test_reference_reward_compares_with_the_column_of_the_prompts(tokenizer, tmp
     assert got == [12.5, 0.0, 25.0, 12.5] and asked == [{near, far}] * 2
     assert sorted(logged["judge/win/test"]) == [0, 1] and logged["judge/requests"] == [2]
     [path] = (tmp_path / "completions").iterdir()
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [one["win"] for one in pq.read_table(path).to_pylist()] == [0.5, 0.0, 1.0, 0.5]
+    rows = completions.read(path)
     assert [one["reference_answer"] for one in rows] == [near, near, far, far]
     assert [one["scores"]["win"] for one in rows] == [0.5, 0.0, 1.0, 0.5]
 
 
 def test_prompts_without_the_initial_answer_are_refused_at_the_start() -> None:
-    row = {name: ["x", "y"] for name in ("prompt", "domain", "action", "observation", "deterministic")}
-    settings = RewardSettings(rubric="reference")
+    row = {"prompt": ["x", "y"]}
     for prompts in (row, row | {"reference_answer": ["a", None]}):
-        with pytest.raises(ContentError, match=r"set rl\.pilot_completions to at least 1"):
-            rl.reward_columns(Dataset.from_dict(prompts), settings)
+        with pytest.raises(ContentError, match=r"set rl\.pilot_completions to at least 2"):
+            rl.require_reference_answers(Dataset.from_dict(prompts), RewardSettings(rubric="reference"))
+        rl.require_reference_answers(Dataset.from_dict(prompts), RewardSettings(rubric="turing"))
     whole = Dataset.from_dict(row | {"reference_answer": ["a", ""]})
-    assert rl.reward_columns(whole, settings)[-1] == "reference_answer"
-    assert "reference_answer" not in rl.reward_columns(whole, RewardSettings(rubric="turing"))
+    rl.require_reference_answers(whole, RewardSettings(rubric="reference"))
 
 
 def test_an_evaluation_has_no_initial_answers_and_takes_the_reference_scorer() -> None:
-    assert evaluated_reward(RewardSettings(rubric="reference", rule="exact_match")) == RewardSettings(
+    assert reward_outside_rl(RewardSettings(rubric="reference", rule="exact_match")) == RewardSettings(
         rubric="reference_scorer", rule="exact_match"
     )
     for rubric in ("reference_scorer", "judge", "turing"):
-        assert evaluated_reward(RewardSettings(rubric=rubric)) == RewardSettings(rubric=rubric)
+        assert reward_outside_rl(RewardSettings(rubric=rubric)) == RewardSettings(rubric=rubric)

@@ -283,13 +283,13 @@ def estimate(
 
 
 def evaluation(config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters) -> Memory:
-    """The memory of an evaluation after a stage: the whole model on each rank (train/evaluate.py)."""
+    """The memory of an evaluation or of the pilot: the whole model on each rank (train/generation.py)."""
     stage = Stage(architecture, parameters, Engine(1), 1, config.model.dtype)
     settings = config.eval
     return stage.generation(
         settings.batch_size,
         config.data.rl_prompt_tokens,
-        settings.max_new_tokens,
+        max(settings.max_new_tokens, config.rl.max_completion_tokens if config.rl.pilot_completions else 0),
         kernels_of(config, packed=False),
         whole=True,
     )
