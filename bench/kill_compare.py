@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentworld.data.manifest import is_prepared
+from agentworld.rewards import completions
 
 TOLERANCE = 1e-6  # of loss, grad_norm, reward and lr, absolute
 COMPARED = ("loss", "grad_norm", "reward", "lr")
@@ -60,7 +61,7 @@ def _fact_differences(stage: str, expected: Path, found: Path) -> Iterator[str]:
         if before[key] != after[key]:
             yield f"{stage}: {key} of training.json: {after[key]} instead of {before[key]}"
     samples = [
-        {path.name: path.read_text() for path in sorted((run / stage / "completions").glob("*.jsonl"))}
+        {path.name: completions.read(path) for path in sorted((run / stage / "completions").glob("*.parquet"))}
         for run in (expected, found)
     ]
     for name in sorted(samples[0].keys() | samples[1].keys()):

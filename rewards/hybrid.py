@@ -18,7 +18,7 @@ from typing import Any
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
 from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
-from agentworld.rewards.rubric import LOWEST, RubricScores, reference_scores
+from agentworld.rewards.rubric import HIGHEST, LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RewardSettings
 from agentworld.rewards.verdicts import Context, Item, Verdict
 from agentworld.rewards.verifiers import RULE_SCALE, RULES
@@ -129,6 +129,14 @@ def _weights(settings: RewardSettings, domain: str) -> tuple[float, float]:
         share = settings.domain_rule_weights[domain]
         return 1.0 - share, share
     return settings.rubric_weight, settings.rule_weight
+
+
+def ends_of_scale(settings: RewardSettings, domain: str) -> dict[bool, tuple[float, float]]:
+    """Bottom and top of the total in a domain, where a verifier applies (True) and where none does: the reward of an
+    answer of right form of which nothing is right, and of the truth. A broken form has 0, below both."""
+    bottom, top = RUBRIC_SCALE * LOWEST, RUBRIC_SCALE * HIGHEST
+    rubric, rule = _weights(settings, domain)
+    return {False: (bottom, top), True: (rubric * bottom, rubric * top + rule * RULE_SCALE)}
 
 
 def _words(hits: Sequence[Hit], policy: str) -> str:

@@ -9,8 +9,8 @@ A row to be scored is a JSON object on a line (or a row of a Parquet file):
     action_space,
     simulation_instruction              optional texts of the system prompt
 
-A stored completion has `prompt`, `completion`, `truth`, `reward` and `reason` (train/rl.py); it is shown with the
-reward that the policy was trained on. Other fields of a row are kept.
+A stored completion has `prompt`, `completion`, `truth`, `reward` and `reason` (`completions.py`; older runs wrote JSON
+Lines); it is shown with the reward that the policy was trained on. Other fields of a row are kept.
 """
 
 import json
@@ -23,6 +23,7 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import OPEN_TAG, Prediction, parse_text
 from agentworld.data.schema import DOMAINS, Turn
 from agentworld.data.tokenizer import IM_END
+from agentworld.rewards import completions
 from agentworld.rewards.hybrid import reward, to_row
 from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.verdicts import Context
@@ -72,6 +73,8 @@ def is_stored(row: dict[str, Any]) -> bool:
 
 def stored(where: str, row: dict[str, Any]) -> Scored:
     """A stored completion as it was scored. Raises ContentError naming the field."""
+    if row.keys() >= set(completions.SCHEMA.names):
+        row = completions.from_columns(row)
     for name in ("prompt", "completion", "truth", "reason"):
         _require(isinstance(row[name], str), where, name, "a string", row[name])
     _require(row["reward"] is None or _is_number(row["reward"]), where, "reward", "a number or null", row["reward"])

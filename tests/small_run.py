@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentworld.rewards import completions
 from agentworld.train.compose import load_recipe, to_yaml
 from agentworld.train.launch import launch
 
@@ -32,6 +33,13 @@ def start(root: Path, *overrides: str, **options) -> subprocess.Popen:
 
 def rows_of(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def completions_of(run: Path) -> list[dict]:
+    """Every sample of RL, by step and rank."""
+    return [
+        row for path in sorted((run / "rl" / "completions").glob("step_*.parquet")) for row in completions.read(path)
+    ]
 
 
 def metrics(stage: Path) -> list[dict]:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from agentworld.rewards import completions
 from agentworld.train.config import STAGES
 from bench import kill_compare, kill_phases, process_tree, smoke_seeds
 from bench.kill_phases import AFTER, BEFORE, INSIDE, Phase
+
+SAMPLES = "step_00000_rank_0.parquet"
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -94,7 +97,8 @@ def finished(tmp_path: Path) -> Path:
         write(run / stage / "evaluation.json", evaluation)
         write(run / stage / "training.json", {**facts, "seconds": 4.0})
         write(run / stage / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in METRICS))
-    write(run / "rl" / "completions" / "step_00000_rank_0.jsonl", "{}\n")
+    (run / "rl" / "completions").mkdir()
+    completions.write(run / "rl" / "completions" / SAMPLES, [{"prompt": "t#0", "scores": None, "guards": []}])
     stages = [{"stage": stage, "seconds": 4.0, "steps": 3} for stage in STAGES]
     write(run / "report.json", {"stages": stages, "baselines": {"copy": 1}, "paired": [{"mean": 1.0}]})
     return run
@@ -105,7 +109,9 @@ def compared(finished: Path, name: str, change) -> list[str]:
     other = finished.parent / "other"
     shutil.copytree(finished, other)
     path = other / name
-    if name.endswith(".jsonl"):
+    if path.name == SAMPLES:
+        completions.write(path, change(completions.read(path)))
+    elif name.endswith(".jsonl"):
         write(path, "".join(json.dumps(row) + "\n" for row in change(kill_compare.rows(path))))
     else:
         write(path, change(json.loads(path.read_text())))
@@ -126,7 +132,7 @@ def test_equal_runs_may_differ_in_seconds_only(finished: Path) -> None:
         ("sft/export/handoff.json", lambda h: {**h, "files": {"model": {"sha256": "x"}}}, "sft: export/model"),
         ("rl/export/handoff.json", lambda h: {**h, "files": {}}, "rl: export/model: None"),
         ("rl/evaluation.json", lambda e: {**e, "reward": {"mean": 3.1}}, "rl: reward of evaluation.json"),
-        ("rl/completions/step_00000_rank_0.jsonl", lambda rows: [*rows, {}], "step_00000_rank_0.jsonl differs"),
+        (f"rl/completions/{SAMPLES}", lambda rows: [{**rows[0], "reward": 1.0}], f"{SAMPLES} differs"),
         ("cpt/training.json", lambda facts: {**facts, "tokens": 8}, "tokens of training.json"),
         ("data/manifest.json", lambda m: {"sha256": "e"}, "data: sha256 e"),
         ("report.json", lambda r: {**r, "stages": r["stages"][:3]}, "report.json: stages"),

@@ -7,7 +7,7 @@ import re
 import shutil
 
 import pytest
-from small_run import metrics, reopened, rows_of, start, work
+from small_run import completions_of, metrics, reopened, rows_of, start, work
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentworld.data.render import Renderer
@@ -126,10 +126,10 @@ def test_training_rollout_and_evaluation_see_the_same_history(chain) -> None:
         assert row["prompt_ids"] == renderer.prompt(system, trajectory.turns, int(turn))
         trained = renderer.conversation(system, trajectory.turns, [True] * len(trajectory.turns))
         assert trained.input_ids[: len(row["prompt_ids"])] == row["prompt_ids"]
-    completions = [row for path in sorted((run / "rl" / "completions").glob("*.jsonl")) for row in rows_of(path)]
-    assert len(completions) == 2 * 2 * 4  # two rollouts of 2 prompts x 4 samples
+    sampled = completions_of(run)
+    assert len(sampled) == 2 * 2 * 4  # two rollouts of 2 prompts x 4 samples
     truths = {row["prompt"]: row["observation"] for row in prompts}
-    assert all(row["truth"] == truths[row["prompt"]] and row["reason"] for row in completions)
+    assert all(row["truth"] == truths[row["prompt"]] and row["reason"] for row in sampled)
 
 
 def test_a_finished_run_is_not_done_again(chain) -> None:

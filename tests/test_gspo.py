@@ -132,16 +132,22 @@ def test_loss_and_gradient_equal_the_naive_loop(tmp_path, lengths, kept, beta) -
 
 def test_a_rollout_serves_four_steps_and_leaves_the_policy(tmp_path) -> None:
     seen: list = []
-    trainer = made_trainer(tmp_path, seen)
+    trainer = made_trainer(
+        tmp_path, seen, per_device_train_batch_size=2, gradient_accumulation_steps=2, steps_per_generation=8
+    )
     trainer.train()
     assert trainer.args.steps_per_generation == 4 * trainer.args.gradient_accumulation_steps
-    by_step = dict(seen)
-    assert sorted(by_step) == list(range(8))
+    by_step = {step: torch.cat([ratios for at, ratios in seen if at == step]) for step in range(8)}
+    assert [len(ratios) for ratios in by_step.values()] == [4] * 8, "two micro-batches of two a step"
     for step, log_ratios in by_step.items():
         if step % 4 == 0:
             assert log_ratios.abs().max() < 1e-5, f"step {step} follows a new rollout: on policy"
         else:
             assert log_ratios.abs().max() > EPSILON, f"step {step} reuses a rollout: the ratio has left 1"
+    logged = [entry for entry in trainer.state.log_history if "ratio/max" in entry]
+    for entry, log_ratios in zip(logged, by_step.values(), strict=True):
+        assert entry["ratio/mean"] == pytest.approx(log_ratios.exp().mean().item(), abs=1e-6)
+        assert entry["ratio/max"] == pytest.approx(log_ratios.exp().max().item(), abs=1e-6)
     clipped = [
         entry["clip_ratio/region_mean"] for entry in trainer.state.log_history if "clip_ratio/region_mean" in entry
     ]
@@ -205,6 +211,10 @@ def test_a_completion_that_one_function_could_not_score_has_no_reward(tmp_path) 
     history = next(entry for entry in trainer.state.log_history if "reward" in entry)
     assert history["reward"] == pytest.approx(rewards.mean().item(), abs=1e-5)
     assert history["completions/kept_ratio"] == pytest.approx(0.75)
+    assert history["reward_std"] == pytest.approx(rewards.std().item(), abs=1e-4)
+    assert history["frac_reward_zero_std"] == 0.0
+    assert history["ratio/mean"] == history["ratio/max"] == 1.0, "on policy, and the lost one is not counted"
+    assert history["completions/mean_length"] == 2.5 and history["completions/clipped_ratio"] == 0.0
 
 
 def test_if_no_completion_has_a_reward_nothing_is_learnt(tmp_path) -> None:
@@ -224,6 +234,8 @@ def test_equal_rewards_leave_the_weights_exactly_as_they_are(tmp_path) -> None:
     )
     assert trainer.loss.item() == 0
     assert torch.equal(gradients_of(trainer), gradients_of(before))
+    history = next(entry for entry in trainer.state.log_history if "reward" in entry)
+    assert (history["reward"], history["reward_std"], history["frac_reward_zero_std"]) == (12.5, 0.0, 1.0)
 
 
 def test_a_group_with_a_failed_judgement_learns_like_the_group_without_it(tmp_path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from judge_server import KEY, judge_server, section, share_of
-from small_run import SMALL, metrics, reopened, rows_of
+from small_run import SMALL, completions_of, metrics, reopened
 
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Renderer
@@ -59,10 +59,6 @@ def work(run: Path) -> int:
     return launch(["-c", PROGRAM, str(run), "rl"], 2, run / "rl", environment).code
 
 
-def completions(run: Path) -> list[dict]:
-    return [row for path in sorted((run / "rl" / "completions").iterdir()) for row in rows_of(path)]
-
-
 @pytest.fixture(scope="module")
 def straight(chain, tmp_path_factory) -> tuple[Path, list]:
     """A run whose judge answers badly now and then, and what the server was asked."""
@@ -74,7 +70,7 @@ def straight(chain, tmp_path_factory) -> tuple[Path, list]:
 
 def test_rl_learns_from_the_judge(straight) -> None:
     run, requests = straight
-    rows = completions(run)
+    rows = completions_of(run)
     assert len(rows) == 16
     for row in rows:
         text = row["completion"].split("<predicted_observation>")[1].split("</predicted_observation>")[0]
@@ -138,7 +134,7 @@ def test_a_judge_that_fails_stops_the_run_and_a_resume_asks_for_the_rest_only(st
     assert [row["step"] for row in metrics(run / "rl")] == [1, 2]
     newest = checkpoint.newest_checkpoint(run / "rl" / "checkpoints", pytest.fail)
     assert checkpoint.step_of(newest) == 2 and not (run / "rl" / "export").exists()
-    lost = [row for row in completions(run) if row["reward"] is None]
+    lost = [row for row in completions_of(run) if row["reward"] is None]
     assert lost and all("the judge failed: test: HTTP 400" in row["reason"] for row in lost)
 
     with judge_server() as server:  # elsewhere
@@ -146,7 +142,7 @@ def test_a_judge_that_fails_stops_the_run_and_a_resume_asks_for_the_rest_only(st
         assert work(run) == 0
         asked = {request.user for request in server.requests}
     assert asked == {request.user for request in refused} and not asked & {request.user for request in before}
-    assert completions(run) == completions(expected)
+    assert completions_of(run) == completions_of(expected)
     for found, row in zip(metrics(run / "rl"), metrics(expected / "rl"), strict=True):
         assert [found[key] for key in ("step", "loss", "grad_norm", "reward")] == pytest.approx(
             [row[key] for key in ("step", "loss", "grad_norm", "reward")], abs=1e-6

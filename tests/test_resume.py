@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from small_run import metrics, reopened, rows_of, wait_for_step
+from small_run import completions_of, metrics, reopened, wait_for_step
 
+from agentworld.rewards import completions
 from agentworld.train import checkpoint
 from agentworld.train.launch import free_port, rank_environment
 
@@ -131,7 +132,9 @@ def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
     names = sorted(path.name for path in (straight / "rl" / "completions").glob("step_*"))
     assert len(names) == 3 * ranks and names == sorted(path.name for path in (resumed / "rl" / "completions").iterdir())
     for name in names:
-        assert rows_of(resumed / "rl" / "completions" / name) == rows_of(straight / "rl" / "completions" / name)
+        assert completions.read(resumed / "rl" / "completions" / name) == completions.read(
+            straight / "rl" / "completions" / name
+        )
         rewritten = (resumed / "rl" / "completions" / name).stat().st_mtime > (
             resumed / "rl" / "checkpoints" / f"checkpoint-{step}" / checkpoint.COMPLETE
         ).stat().st_mtime
@@ -140,8 +143,7 @@ def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
 
 def test_two_ranks_share_whole_groups_of_a_rollout(runs) -> None:
     straight, _, _ = runs["rl", 2]
-    rollouts = [rows_of(straight / "rl" / "completions" / f"step_00000_rank_{rank}.jsonl") for rank in range(2)]
-    keys = [row["prompt"] for rank in rollouts for row in rank]
+    keys = [row["prompt"] for row in completions_of(straight) if row["step"] == 0]
     assert len(keys) == 8 and {keys.count(key) for key in keys} == {4}, "groups of 4 over both ranks"
 
 

@@ -4,13 +4,11 @@ import json
 from pathlib import Path
 from statistics import mean, stdev
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hack_outputs import CASES, HACKS, said
 
 from agentworld.data.schema import DOMAINS, System, Trajectory, Turn, write_jsonl
-from agentworld.rewards import corruptions, verifiers
+from agentworld.rewards import completions, corruptions, verifiers
 from agentworld.rewards.corruptions import CORRUPTIONS
 from agentworld.train import cli
 
@@ -78,7 +76,7 @@ def test_stored_completions_are_shown_as_they_were_scored(tmp_path, capsys) -> N
     folder = tmp_path / "completions"
     folder.mkdir()
     written(folder / "step_00000_rank_0.jsonl", [old])
-    pq.write_table(pa.Table.from_pylist([new]), folder / "step_00001_rank_0.parquet")
+    completions.write(folder / "step_00001_rank_0.parquet", [{**new, "scores": None, "verdicts": []}])
     out, html = tmp_path / "o.jsonl", tmp_path / "o.html"
     assert cli.main(["score", str(folder), "--out", str(out), "--html", str(html)]) == 0
     assert [one["reward"] for one in read(out)] == [7.5, None]

@@ -126,6 +126,12 @@ class RlSettings(StageSettings):
     temperature: float = 1.0
     max_completion_tokens: int = 256
     mask_truncated_completions: bool = False  # true: what reaches the limit leaves group and loss; false: it scores 0
+    # Before RL its start samples so many completions a prompt, as RL does, and prompts on which nothing can be learnt
+    # are dropped (train/pilot_groups.py says which); 0 = no pilot.
+    pilot_completions: int = 0
+    drop_solved: bool = True  # prompts whose pilot completions all have the highest reward
+    drop_hopeless: bool = True  # prompts whose pilot completions all have the lowest
+    domain_weights: dict[str, float] = field(default_factory=dict)  # {terminal: 2, swe: 1}; empty = as the data are
 
 
 @dataclass

@@ -18,6 +18,7 @@ from agentworld.data.system_prompts import prompt_sets
 from agentworld.rewards.judge_checks import check_judge, check_load
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights
 from agentworld.slurm.settings import ClusterSettings, seconds
+from agentworld.train import prompt_stream
 from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
 from agentworld.train.engine_limits import validate_engine
 
@@ -208,6 +209,7 @@ def _validate_rl(rl: RlSettings) -> None:
             f"rl.epsilon={rl.epsilon} is more than rl.epsilon_high={rl.epsilon_high}; the upper clip is the wider one "
             "(3e-4 and 4e-4 in the GSPO paper)"
         )
+    prompt_stream.check(rl)
 
 
 def _validate_data(data: DataSettings, stage: str) -> None:

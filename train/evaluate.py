@@ -14,71 +14,17 @@ import torch.distributed as dist
 
 from agentworld.data.errors import ContentError
 from agentworld.data.examples import Example, Selection, select_examples
-from agentworld.data.render import Prediction, Renderer
+from agentworld.data.render import Prediction
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
-from agentworld.data.tokenizer import load_tokenizer
-from agentworld.rewards.judge import CACHE_FILE, Completion, Panel, reward_all
+from agentworld.rewards.judge import Completion
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import checkpoint, engine, fidelity, kernels, model, report, run_directory, stop
+from agentworld.train import checkpoint, engine, fidelity, kernels, report, run_directory
 from agentworld.train.config import Config
+from agentworld.train.generation import GREEDY, Generator, panel_of, rewarded
 
 UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
 SHOWN_EXAMPLES = 3
-
-
-class Generator:
-    """A model that answers prompts of token ids, in batches of similar length."""
-
-    def __init__(self, config: Config, run_dir: Path, weights: Path) -> None:
-        self.config, self.run_dir = config, run_dir
-        self.renderer = Renderer(load_tokenizer(run_dir / "data" / "tokenizer"))
-        self.device = torch.device("cpu" if engine.uses_cpu(config.engine) else "cuda", 0)
-        self.model = model.load(weights, config.model.dtype).to(self.device).eval()
-
-    def answer(self, prompts: Sequence[list[int]], max_new_tokens: int, sample: bool) -> list[list[int]]:
-        """Token ids of one completion for each prompt, in order; greedy, or sampled at temperature 1.
-
-        Raises:
-            StoppedError: a stop was asked for between two batches.
-        """
-        answers: list[list[int]] = [[] for _ in prompts]
-        batches = list(self._batches(prompts))
-        # Ranks agree before each batch, so that none waits for one that left.
-        for number in range(engine.largest(len(batches))):
-            if engine.largest(int(stop.requested(self.run_dir))):
-                raise stop.StoppedError("evaluation stopped")
-            batch = batches[number] if number < len(batches) else []
-            completions = self._generate([prompts[i] for i in batch], max_new_tokens, sample) if batch else []
-            for place, ids in zip(batch, completions, strict=True):
-                answers[place] = ids
-        return answers
-
-    def _batches(self, prompts: Sequence[list[int]]) -> Iterator[list[int]]:
-        order = sorted(range(len(prompts)), key=lambda i: (len(prompts[i]), i))
-        size = self.config.eval.batch_size
-        return (order[start : start + size] for start in range(0, len(order), size))
-
-    @torch.no_grad()
-    def _generate(self, prompts: list[list[int]], max_new_tokens: int, sample: bool) -> list[list[int]]:
-        """Left-padded [B, longest prompt] in, [B, new] out, padding cut off."""
-        longest = max(map(len, prompts))
-        pad = self.renderer.pad_id
-        ids = torch.tensor([[pad] * (longest - len(p)) + p for p in prompts], device=self.device)
-        mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=self.device)
-        sampling = {"do_sample": True, "temperature": 1.0, "top_p": 1.0, "top_k": 0} if sample else {"do_sample": False}
-        out = self.model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=max_new_tokens,
-            eos_token_id=self.renderer.end_id,
-            pad_token_id=pad,
-            use_cache=True,
-            **sampling,
-        )
-        rows = out[:, longest:].tolist()
-        end = self.renderer.end_id
-        return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
 
 def run(config: Config, run_dir: Path, stage: str) -> None:
@@ -151,7 +97,7 @@ def _predictions(generator: Generator, examples: list[Example], form: str) -> li
     tagged = form != UNTAGGED_VERSION
     mine = _dealt(examples)
     prompts = [_prompt(generator, example, form) for example in mine]
-    answers = generator.answer(prompts, generator.config.eval.max_new_tokens, sample=False)
+    answers = generator.answer(prompts, generator.config.eval.max_new_tokens, GREEDY)
     scored = []
     for example, ids in zip(mine, answers, strict=True):
         prediction = generator.renderer.parse(ids, tagged=tagged)
@@ -169,8 +115,8 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
     prompts = [_prompt(generator, example, EVALUATION_VERSION["rl"]) for example in mine]
     torch.manual_seed(settings.seed + 1000 * engine.rank())
     draws = settings.eval.reward_draws
-    sampled = generator.answer([p for p in prompts for _ in range(draws)], settings.eval.max_new_tokens, sample=True)
-    greedy = generator.answer(prompts, settings.eval.max_new_tokens, sample=False)
+    sampled = generator.answer([p for p in prompts for _ in range(draws)], settings.eval.max_new_tokens, 1.0)
+    greedy = generator.answer(prompts, settings.eval.max_new_tokens, GREEDY)
     answers = [
         ids for number, ids in enumerate(greedy) for ids in (*sampled[number * draws : (number + 1) * draws], ids)
     ]
@@ -182,13 +128,8 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
 
 
 def _rewards(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[float | None]:
-    """The reward of each answer, None where a judge failed. Judged in rounds of the size of a rollout, for which the
-    recipe's limits were checked; all ranks begin them together, so that none waits for another beyond the deadline."""
-    settings, renderer, rl = generator.config.reward, generator.renderer, generator.config.rl
-    at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
-    panel = None
-    if settings.rubric == "judge":
-        panel = Panel(settings, generator.run_dir / CACHE_FILE, renderer.count, engine.world_size())
+    """The reward of each answer, None where a judge failed."""
+    renderer = generator.renderer
     items = [
         Completion(
             renderer.parse(ids, tagged=True),
@@ -200,12 +141,8 @@ def _rewards(generator: Generator, examples: list[Example], answers: list[list[i
         )
         for example, ids in zip(examples, answers, strict=True)
     ]
-    totals: list[float | None] = []
-    for first in range(0, engine.largest(len(items)), at_once):
-        if engine.largest(int(stop.requested(generator.run_dir))):
-            raise stop.StoppedError("evaluation stopped")
-        totals += [outcome.total for outcome in reward_all(items[first : first + at_once], settings, panel)]
-    return totals
+    panel = panel_of(generator.config, generator.run_dir, renderer)
+    return [outcome.total for outcome in rewarded(generator, items, panel)]
 
 
 def _require_rewards(settings: RewardSettings, totals: Sequence[float | None]) -> None:

@@ -285,15 +285,14 @@ def estimate(
 
 
 def evaluation(config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, ranks: int) -> Memory:
-    """The memory of an evaluation after a stage: the whole model on each rank, or divided (train/divided.py)."""
+    """The memory of an evaluation or of the pilot (train/generation.py): the whole model on each rank, or a part."""
     settings = config.eval
+    prompt, completion = settings.prompt_tokens or config.data.rl_prompt_tokens, settings.max_new_tokens
+    if config.rl.pilot_completions:
+        prompt = max(prompt, config.data.rl_prompt_tokens)
+        completion = max(completion, config.rl.max_completion_tokens)
     engine, held = Engine(1), "whole"
     if settings.divided:
         engine, held = Engine.of(inference_settings(config.engine)), "divided"
-    return Stage(architecture, parameters, engine, ranks, config.model.dtype).generation(
-        settings.batch_size,
-        settings.prompt_tokens or config.data.rl_prompt_tokens,
-        settings.max_new_tokens,
-        kernels_of(config, packed=False),
-        held,
-    )
+    stage = Stage(architecture, parameters, engine, ranks, config.model.dtype)
+    return stage.generation(settings.batch_size, prompt, completion, kernels_of(config, packed=False), held)

@@ -1,7 +1,7 @@
 """A run from recipe to report: prepare the data, run each stage in its own processes, verify each hand-off, report.
 
 Nothing here trains. A stage is `python -m agentworld.train.worker RUN_DIR STAGE` on every rank, with STAGE one of base,
-cpt, sft, rl and evaluate:<stage>. What is whole is not done again: prepared data, an export that verifies, an
+cpt, sft, pilot, rl and evaluate:<stage>. What is whole is not done again: prepared data, an export that verifies, an
 evaluation of that very export. So a run that was stopped anywhere is continued by the same command and `resume=true`.
 """
 
@@ -13,23 +13,26 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from agentworld.data import prepare
 from agentworld.data.documents_settings import check_paths, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge_checks import require_judge
-from agentworld.train import report
+from agentworld.train import pilot_groups, prompt_stream, report
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.launch import STOPPED, Outcome, launch, visible_gpus
-from agentworld.train.run_directory import open_run
+from agentworld.train.run_directory import open_run, parent_of
 from agentworld.train.screen import screen
 from agentworld.train.stop import STOP_FILE
 from agentworld.train.traces import scripted_teacher
 
 EVALUATE = "evaluate:"
+PILOT = "pilot"
 
 
 def run(config: Config, overrides: Sequence[str] = ()) -> int:
@@ -68,7 +71,7 @@ def _carry_out(config: Config, run_dir: Path, nproc: int, environment: dict[str,
             _say(f"[{number}/{len(steps)}] {_heading(config, step)}: done before")
             continue
         _say(f"[{number}/{len(steps)}] {_heading(config, step)}")
-        folder = run_dir / step.removeprefix(EVALUATE)
+        folder = run_dir / ("rl" if step == PILOT else step.removeprefix(EVALUATE))
         ranks = 1 if step == "base" else nproc
         outcome = launch(["-m", "agentworld.train.worker", str(run_dir), step], ranks, folder, environment)
         if outcome.code == 0 and (run_dir / STOP_FILE).exists():
@@ -102,6 +105,8 @@ def _steps(config: Config, run_dir: Path) -> list[str]:
         return [f"{EVALUATE}{stage}" for stage in STAGES if _is_exported(config, run_dir, stage)]
     stages = {"all": STAGES, "cpt": ("base", "cpt")}.get(config.stage, (config.stage,))
     steps = [step for stage in stages for step in (stage, f"{EVALUATE}{stage}")]
+    if "rl" in stages and config.rl.pilot_completions:
+        steps.insert(steps.index("rl"), PILOT)
     return [step for step in steps if step != "base" or not config.model.path]
 
 
@@ -120,6 +125,8 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
     Raises:
         ContentError: an export that was finished is damaged.
     """
+    if step == PILOT:
+        return pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
     stage = step.removeprefix(EVALUATE)
     weights = _weights(config, run_dir, stage)
     if not _is_exported(config, run_dir, stage):
@@ -196,6 +203,9 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
             f"rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; give more trajectories, raise "
             "data.split.rl or data.rl_prompt_tokens, or lower rl.prompts_per_rollout"
         )
+    if config.rl.domain_weights:
+        domains = pq.read_table(run_dir / "data" / "prompts" / "rl.parquet", columns=["domain"])["domain"].to_pylist()
+        prompt_stream.require_domains(config.rl.domain_weights, domains, config.rl.prompts_per_rollout)
 
 
 def _before(stage: str) -> str:
@@ -207,6 +217,8 @@ def _heading(config: Config, step: str) -> str:
         return f"base: {config.model.path or 'a model with random weights'}"
     if step.startswith(EVALUATE):
         return f"evaluate {step.removeprefix(EVALUATE)}"  # the worker knows how many held-out turns fit, and says it
+    if step == PILOT:
+        return f"pilot: {config.rl.pilot_completions} completions of each RL prompt"
     return f"{step}: {getattr(config, step).max_steps} steps"
 
 

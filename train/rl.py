@@ -5,7 +5,6 @@ relative to the group of samples of the same prompt; ratio and clip act on whole
 `mini_batches` optimizer steps, so that the ratio leaves 1 and the clip can act.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,15 +12,19 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig
 
+from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
-from agentworld.rewards import hybrid
-from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
+from agentworld.rewards import completions, hybrid
+from agentworld.rewards.judge import Completion, Outcome, Panel, reward_all
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import engine, model
+from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory
 from agentworld.train.config import Config, RlSettings
+from agentworld.train.generation import panel_of, stored_row
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
 from agentworld.train.trainers import GspoTrainer
+
+COLUMNS = ("prompt", "domain", "action", "observation", "deterministic")  # of a prompt, beside its ids
 
 
 def run(config: Config, run_dir: Path) -> None:
@@ -36,24 +39,47 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     """TRL's GRPOTrainer set to the GSPO objective, on the prompts that preparation rendered."""
     assert isinstance(stage.settings, RlSettings)
     arguments = gspo_arguments(stage, stage.settings)
-    prompts = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
-    prompt_ids = dict(zip(prompts["prompt"], prompts["prompt_ids"], strict=True))
+    every = Dataset.from_parquet(str(stage.data / "prompts" / "rl.parquet"), cache_dir=str(stage.directory / "cache"))
+    prompt_ids = dict(zip(every["prompt"], every["prompt_ids"], strict=True))
+    prompts = training_prompts(stage, stage.settings, every.select_columns(list(COLUMNS)))
     settings = stage.config.reward
-    panel = (
-        Panel(settings, stage.run_dir / CACHE_FILE, Renderer(stage.tokenizer).count, engine.world_size())
-        if settings.rubric == "judge"
-        else None
-    )
+    panel = panel_of(stage.config, stage.run_dir, Renderer(stage.tokenizer))
     reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel)
     return GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
         args=arguments,
-        train_dataset=prompts.select_columns(["prompt", "domain", "action", "observation", "deterministic"]),
+        train_dataset=prompts,
         processing_class=stage.tokenizer,
         prompt_ids=prompt_ids,
         judge_failed_limit=settings.judge.failed_limit,
     )
+
+
+def training_prompts(stage: Stage, settings: RlSettings, prompts: Dataset) -> Dataset:
+    """The prompts that the pilot has left, with its answers as `reference_answer`; with `rl.domain_weights` in the
+    order of the whole run. Writes `rl/prompts.json`.
+
+    Raises:
+        ContentError: the pilot is not done, or too few prompts are left, in all or of a domain.
+    """
+    if settings.pilot_completions:
+        if not pilot_groups.is_done(stage.config, stage.run_dir, stage.parent):
+            raise ContentError(f"{pilot_groups.directory(stage.run_dir)} is no pilot of {stage.parent}; resume=true")
+        dropped = pilot_groups.dropped_prompts(stage.config, stage.run_dir)
+        answers = pilot.reference_answers(stage.run_dir)
+        kept = [row | {"reference_answer": answers[row["prompt"]]} for row in prompts if row["prompt"] not in dropped]
+        prompts = Dataset.from_list(kept)
+    domains, size = prompts["domain"], settings.prompts_per_rollout
+    prompt_stream.require_domains(settings.domain_weights, domains, size)
+    order = None
+    if settings.domain_weights:
+        rollouts = -(-settings.max_steps // settings.mini_batches)
+        order = prompt_stream.draw(domains, settings.domain_weights, rollouts, size, stage.config.seed)
+    if engine.rank() == 0:
+        facts = {"prompts": len(prompts), "domains": prompt_stream.stream_facts(domains, order)}
+        run_directory.write_json(stage.directory / "prompts.json", facts)
+    return prompts if order is None else prompts.select(order)
 
 
 def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
@@ -78,6 +104,7 @@ def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
         epsilon=settings.epsilon,
         epsilon_high=settings.epsilon_high,
         beta=settings.beta,
+        shuffle_dataset=not settings.domain_weights,  # they have drawn the order of the whole run
         log_completions=False,  # reward_function writes them, with the reasons
     )
 
@@ -100,7 +127,7 @@ def reward_function(
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
     None where the judge failed: the trainer takes such a completion out of group and loss. Every completion is written
-    with its reward and the reason to `completions/step_<n>_rank_<r>.jsonl`, which `agentworld score` shows.
+    with its reward and the reason to `completions/step_<n>_rank_<r>.parquet`, which `agentworld score` shows.
 
     Args:
         prompt_ids: what the model reads, by the prompt's key: judge, verifiers and guards get the model's own history.
@@ -123,16 +150,19 @@ def reward_function(
         outcomes = reward_all(items, settings, panel)
         if watch:
             log_judgements(outcomes, watch, log_metric)
-        rows = [outcome.row() for outcome in outcomes]
+        step = trainer_state.global_step
+        rows = [
+            stored_row(key, item, outcome.row(), tokenizer.decode(ids), len(ids), step)
+            for key, item, outcome, ids in zip(prompts, items, outcomes, completion_ids, strict=True)
+        ]
         for name, share in hybrid.guard_shares(rows).items():
             log_metric(name, share)
-        lines = [
-            {"prompt": key, "domain": item.domain, "action": item.action, "deterministic": item.deterministic, **row}
-            | {"completion": tokenizer.decode(ids), "truth": item.truth}
-            for key, item, row, ids in zip(prompts, items, rows, completion_ids, strict=True)
-        ]
-        path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"
-        path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        for name, values in completions.observations(rows).items():
+            for value in values:
+                log_metric(name, value)
+        path = directory / f"step_{step:05d}_rank_{engine.rank()}.parquet"
+        completions.write(path, rows)
+        path.with_suffix(".jsonl").unlink(missing_ok=True)  # the same rollout, of a start before Parquet
         return [outcome.total for outcome in outcomes]
 
     return hybrid_reward

@@ -23,7 +23,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from agentworld.data.errors import RequestError
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.manifest import MANIFEST
 from agentworld.train.checkpoint import library_versions
 from agentworld.train.compose import load_recipe, override_of, to_yaml
@@ -75,6 +75,16 @@ def update_run_json(run_dir: Path, **fields: Any) -> None:
     path = run_dir / "run.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     write_json(path, {**known, **fields})
+
+
+def parent_of(name: str, config: Config, run_dir: Path) -> Path:
+    """The directory a stage starts from: the export of the stage right before it in this run, else `model.path`."""
+    before = run_dir / STAGES[STAGES.index(name) - 1] / "export"
+    if before.exists():
+        return before
+    if config.model.path:
+        return Path(config.model.path)
+    raise ContentError(f"{before} is not there; run the stage before {name} first, or set model.path")
 
 
 def new_name(recipe: str) -> str:

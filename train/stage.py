@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast, PrinterCallback
 from agentworld.data.errors import ContentError
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.train import checkpoint, engine, export, kernels, model, release, resume, run_directory
-from agentworld.train.config import STAGES, Config, StageSettings
+from agentworld.train.config import Config, StageSettings
 from agentworld.train.progress import ProgressCallback
 from agentworld.train.resume import Resumption
 from agentworld.train.router_load import RouterLoadCallback
@@ -68,7 +68,7 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
         ContentError: the hand-off before it is incomplete, altered or foreign.
         RequestError: the checkpoint to resume from cannot be read by this start.
     """
-    parent = parent_of(name, config, run_dir)
+    parent = run_directory.parent_of(name, config, run_dir)
     tokenizer_dir = run_dir / "data" / "tokenizer"
     follows = None if parent == Path(config.model.path or "") else name
     _on_first_rank(checkpoint.accept_parent, parent, follows, tokenizer_dir, architecture_to_check(config))
@@ -99,16 +99,6 @@ def _on_first_rank(check: Callable[..., None], *arguments: Any) -> None:
         dist.broadcast_object_list(refusal)
     if refusal[0] is not None:
         raise refusal[0]
-
-
-def parent_of(name: str, config: Config, run_dir: Path) -> Path:
-    """The directory a stage starts from: the export of the stage right before it in this run, else `model.path`."""
-    before = run_dir / STAGES[STAGES.index(name) - 1] / "export"
-    if before.exists():
-        return before
-    if config.model.path:
-        return Path(config.model.path)
-    raise ContentError(f"{before} is not there; run the stage before {name} first, or set model.path")
 
 
 def architecture_to_check(config: Config) -> dict[str, Any] | None:

@@ -220,9 +220,30 @@ class GspoTrainer(StageTrainer, GRPOTrainer):
         beta, scale = self.beta, inputs["rows_per_kept"]
         self.beta = beta * scale
         try:
-            return super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] * scale})
+            loss = super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] * scale})
         finally:
             self.beta = beta
+        self._log_ratio(inputs)
+        return loss
+
+    def _get_per_token_logps_and_entropies(self, *args, **kwargs) -> tuple:
+        """Keep the log-probabilities for `_log_ratio`: TRL logs how many ratios it clips, not how large they are."""
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._log_probs = found[0].detach()
+        return found
+
+    def _log_ratio(self, inputs) -> None:
+        """ratio/mean and ratio/max of the step: GSPO's ratio (arXiv:2507.18071 equation 7) of the kept sequences. The
+        mean is that of the micro-batches, the maximum is over all of them."""
+        mask, old = inputs["completion_mask"], inputs.get("old_per_token_logps")
+        difference = torch.zeros_like(self._log_probs) if old is None else self._log_probs - old
+        ratios = ((difference * mask).sum(1) / mask.sum(1).clamp(min=1)).exp()
+        ratios = self.accelerator.gather(torch.where(mask.any(1), ratios, torch.nan))
+        ratios = ratios[~ratios.isnan()]
+        if len(ratios):
+            metrics = self._metrics["train"]
+            metrics["ratio/mean"].append(ratios.mean().item())
+            metrics["ratio/max"] = [max(*metrics["ratio/max"], ratios.max().item(), 0.0)]
 
     def _rollout_is_open(self) -> bool:
         return self._step % (self.args.steps_per_generation * self.num_iterations) != 0

@@ -1,7 +1,7 @@
 """One rank of one stage: `python -m agentworld.train.worker RUN_DIR STAGE`, started by `launch.py` or by srun.
 
-STAGE is base, cpt, sft, rl or evaluate:<stage>. Exit codes are the command's: 0 done, 1 unusable content or failed
-work, 2 a wrong request, 3 stopped by a signal after a checkpoint.
+STAGE is base, cpt, sft, pilot, rl or evaluate:<stage>. Exit codes are the command's: 0 done, 1 unusable content or
+failed work, 2 a wrong request, 3 stopped by a signal after a checkpoint.
 """
 
 import logging
@@ -45,14 +45,14 @@ def main(arguments: list[str]) -> int:
 def run_stage(config: Config, run_dir: Path, stage: str) -> None:
     """Join the process group and run one stage; torch is imported here, after the signals are ours."""
     quiet_libraries()
-    from agentworld.train import base, cpt, engine, evaluate, rl, sft
+    from agentworld.train import base, cpt, engine, evaluate, pilot, rl, sft
 
     engine.start_rank(config.engine)
     try:
         if stage.startswith("evaluate:"):
             evaluate.run(config, run_dir, stage.removeprefix("evaluate:"))
         else:
-            {"base": base, "cpt": cpt, "sft": sft, "rl": rl}[stage].run(config, run_dir)
+            {"base": base, "cpt": cpt, "sft": sft, "pilot": pilot, "rl": rl}[stage].run(config, run_dir)
     except stop.StoppedError:
         engine.leave()  # all ranks stop together
         raise

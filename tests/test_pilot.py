@@ -1,0 +1,273 @@
+"""The pilot of RL: which groups are dropped, what a stop leaves, and that RL trains on the rest.
+
+The model is replaced by a list of answers where a model of a few steps would only give broken forms; the rest is the
+real pilot.
+"""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pyarrow.parquet as pq
+import pytest
+from small_run import completions_of, reopened
+
+from agentworld.data.errors import ContentError
+from agentworld.data.render import Renderer
+from agentworld.data.rows import Prompt, write_prompts
+from agentworld.data.schema import Turn
+from agentworld.data.tokenizer import train_tokenizer
+from agentworld.rewards import completions, hybrid
+from agentworld.rewards.judge import Outcome, Verdict
+from agentworld.rewards.settings import RewardSettings
+from agentworld.train import cli, pilot, pilot_groups
+from agentworld.train.compose import compose
+from agentworld.train.launch import launch
+from agentworld.train.stop import StoppedError
+
+DEFAULT = hybrid.ends_of_scale(RewardSettings(), "terminal")
+HEAVY = hybrid.ends_of_scale(RewardSettings(domain_rule_weights={"terminal": 0.4}), "terminal")
+
+
+def test_the_scale_ends_where_the_reward_does() -> None:
+    """Held against the reward itself: of the truth, and of an answer without a right word."""
+    assert DEFAULT == {False: (5.0, 25.0), True: (4.5, 25.0)}
+    assert HEAVY == {False: (5.0, 25.0), True: (3.0, 25.0)}
+    truth, action = "user@box:~$ cat a\nb\n", "cat a"
+    for settings, ends in ((RewardSettings(), DEFAULT), (RewardSettings(domain_rule_weights={"terminal": 0.4}), HEAVY)):
+        context = hybrid.Context("terminal")
+        for exact in (True, False):
+            for text, end in (("", 0), (truth, 1)):
+                prediction = hybrid.Prediction(text, None, True, True, text)
+                got = hybrid.reward(prediction, truth, action, exact, settings, context=context)
+                assert got.total == pytest.approx(ends[got.rule is not None][end])
+            assert (got.rule is not None) == exact
+
+
+@pytest.mark.parametrize(
+    ("rewards", "rule", "kind"),
+    [
+        ([25.0, 25.0, 25.0], 25.0, "solved"),
+        ([25.0, 25.0, 24.9], 25.0, "mixed"),
+        ([25.0, 25.0], None, "solved"),
+        ([4.5, 4.5], 0.0, "hopeless"),
+        ([4.5, 4.6], 0.0, "mixed"),
+        ([5.0, 5.0], None, "hopeless"),
+        ([5.0, 5.1], None, "mixed"),
+        ([5.0, 5.0], 0.0, "mixed"),  # with a rule 4.5 is the bottom
+        ([0.0, 0.0], None, "hopeless"),
+        ([0.0, 4.5], 0.0, "mixed"),  # right form against broken form is learnt
+        ([0.0, 25.0], None, "mixed"),
+        ([14.0, 14.0], None, "mixed"),
+        ([None, 25.0], 25.0, "unjudged"),
+        ([None, None], None, "unjudged"),
+        ([None, 25.0, 25.0], 25.0, "solved"),
+    ],
+)
+def test_a_group_is_dropped_at_the_ends_of_the_scale_only(rewards, rule, kind) -> None:
+    rows = [{"prompt": "t#0", "domain": "terminal", "reward": reward, "rule": rule} for reward in rewards]
+    assert pilot_groups.group_of(rows, DEFAULT).kind == kind
+
+
+def test_the_bottom_follows_the_weights_of_the_domain() -> None:
+    rows = [{"prompt": "t#0", "domain": "terminal", "reward": 3.0, "rule": 0.0}] * 2
+    assert pilot_groups.group_of(rows, HEAVY).kind == "hopeless"
+
+
+def test_the_report_counts_by_domain_and_drops_what_the_recipe_says() -> None:
+    found = [("a", "swe", "solved", (25.0, 25.0)), ("b", "swe", "mixed", (5.0, 15.0)), ("c", "mcp", "hopeless", (0, 0))]
+    groups = [pilot_groups.Group(*one) for one in (*found, ("d", "mcp", "unjudged", ()))]
+    report = pilot_groups.summary(groups, {"dropped": ["solved", "hopeless"]})
+    counts = {"given": 2, "solved": 1, "hopeless": 0, "mixed": 1, "unjudged": 0, "kept": 1, "mean_reward": 17.5}
+    assert report["domains"]["swe"] == counts
+    assert report["domains"]["mcp"]["unjudged"] == report["domains"]["mcp"]["kept"] == 1
+    assert report["total"]["kept"] == 2 and report["total"]["mean_reward"] == pytest.approx((25 + 10 + 0) / 3)
+    assert report["dropped"] == {"solved": ["a"], "hopeless": ["c"]}
+    kept = pilot_groups.summary(groups, {"dropped": ["solved"]})
+    assert kept["total"]["kept"] == 3 and kept["dropped"] == {"solved": ["a"]}
+
+
+PROMPTS = 7
+SETTINGS = ["recipe=smoke", "rl.pilot_completions=3", "eval.batch_size=2", "rl.prompts_per_rollout=2"]
+SETTINGS += ["rl.num_generations=4", "rl.mini_batches=1", "rl.completions_per_device=4", "reward.guards=lowest"]
+TEXTS = [f"out {n}\nuser@box:~$ " for n in range(PROMPTS)]
+ANSWERS = {0: [0, 0, 0], 1: ["", "", ""], 2: [None] * 3}  # solved, hopeless twice: nothing said, broken form
+
+
+class Scripted:
+    """Stands where the model stood. Prompt 0 is answered right, 1 and 2 always wrong, the others now and then right."""
+
+    asked = 0
+    stop_after = 10**9
+
+    def __init__(self, config, run_dir, weights) -> None:
+        self.config, self.run_dir, self.renderer = config, run_dir, Renderer(TOKENIZER)
+
+    def answer(self, prompts, max_new_tokens, temperature):
+        assert (max_new_tokens, temperature) == (self.config.rl.max_completion_tokens, self.config.rl.temperature)
+        if type(self).asked >= self.stop_after:
+            raise StoppedError("asked to stop")
+        type(self).asked += len(prompts)
+        answers = []
+        for place, ids in enumerate(prompts):
+            number = int(self.renderer.messages(ids)[-1].text)
+            said = ANSWERS.get(number, [None, number, "wrong"])[place % 3]
+            answers.append(self.spelled(TEXTS[said] if isinstance(said, int) else said))
+        return answers
+
+    def spelled(self, text: str | None) -> list[int]:
+        tagged = f"<predicted_observation>{text}</predicted_observation>" if text is not None else "no tag"
+        return [*self.renderer.encode(tagged), self.renderer.end_id]
+
+
+TOKENIZER = train_tokenizer([*TEXTS, "<predicted_observation></predicted_observation>"], 400)
+
+
+@pytest.fixture
+def prepared(tmp_path, monkeypatch) -> SimpleNamespace:
+    """A run with RL prompts and a hand-off before RL, and a config that asks for a pilot."""
+    run, renderer = tmp_path / "run", Renderer(TOKENIZER)
+    (run / "data" / "prompts").mkdir(parents=True)
+    (run / "data" / "manifest.json").write_text('{"sha256": "d"}')
+    (run / "sft" / "export").mkdir(parents=True)
+    (run / "sft" / "export" / "handoff.json").write_text("{}")
+    turns = [[Turn(str(number), text)] for number, text in enumerate(TEXTS)]
+    domains = ["terminal" if number % 2 == 0 else "swe" for number in range(PROMPTS)]
+    prompts = [
+        Prompt(f"t{n}#0", renderer.prompt("A world.", turn, 0), domains[n], str(n), TEXTS[n], False, "none")
+        for n, turn in enumerate(turns)
+    ]
+    write_prompts(run / "data" / "prompts" / "rl.parquet", prompts)
+    monkeypatch.setattr(pilot.kernels, "install", dict)
+    monkeypatch.setattr(pilot, "Generator", Scripted)
+    monkeypatch.setattr(Scripted, "asked", 0)
+    return SimpleNamespace(run=run, config=compose(SETTINGS), folder=run / "rl" / "pilot")
+
+
+def report_of(prepared) -> dict:
+    return json.loads((prepared.folder / "report.json").read_text())
+
+
+def test_the_pilot_scores_every_prompt_and_says_what_it_drops(prepared, capsys) -> None:
+    pilot.run(prepared.config, prepared.run)
+    report = report_of(prepared)
+    assert report["dropped"] == {"solved": ["t0#0"], "hopeless": ["t1#0", "t2#0"]}
+    assert {name: (row["given"], row["kept"]) for name, row in report["domains"].items()} == {
+        "terminal": (4, 2), "swe": (3, 2),
+    }  # fmt: skip
+    assert "all: 4 of 7 prompts kept; 1 solved, 2 hopeless, 0 without verdicts" in capsys.readouterr().out
+    rows = [row for path in sorted(prepared.folder.glob("part_*.parquet")) for row in completions.read(path)]
+    assert [row["prompt"] for row in rows] == [f"t{n}#0" for n in range(PROMPTS) for _ in range(3)]
+    assert all(row["truth"] == TEXTS[int(row["action"])] and row["reason"] for row in rows)
+    mean = sum(row["reward"] for row in rows) / len(rows)
+    assert report["total"]["mean_reward"] == pytest.approx(mean)
+    assert cli.main(["score", str(prepared.folder), "--out", str(prepared.run / "scored.jsonl")]) == 0
+    answers = pilot.reference_answers(prepared.run)
+    assert answers["t0#0"] == TEXTS[0] and answers["t2#0"] == "no tag" and answers["t1#0"] == ""
+    assert answers["t3#0"] == TEXTS[3], "the first completion is of broken form, the second is taken"
+    assert pilot_groups.dropped_prompts(prepared.config, prepared.run) == {"t0#0", "t1#0", "t2#0"}
+
+
+def test_a_stopped_pilot_goes_on_with_the_parts_that_are_missing(prepared, monkeypatch) -> None:
+    parent = prepared.run / "sft" / "export"
+    monkeypatch.setattr(Scripted, "stop_after", 9)
+    with pytest.raises(StoppedError):
+        pilot.run(prepared.config, prepared.run)
+    assert len(list(prepared.folder.glob("part_*"))) == 2 and Scripted.asked == 12
+    assert not pilot_groups.is_done(prepared.config, prepared.run, parent)
+    monkeypatch.setattr(Scripted, "stop_after", 10**9)
+    pilot.run(prepared.config, prepared.run)
+    assert Scripted.asked == PROMPTS * 3 and pilot_groups.is_done(prepared.config, prepared.run, parent)
+    pilot.run(prepared.config, prepared.run)
+    assert Scripted.asked == PROMPTS * 3, "what is whole is not sampled again"
+
+
+@pytest.mark.parametrize("change", ["hand-off", "recipe"])
+def test_completions_of_another_start_or_recipe_do_not_count(prepared, change) -> None:
+    pilot.run(prepared.config, prepared.run)
+    parent = prepared.run / "sft" / "export"
+    if change == "hand-off":
+        (parent / "handoff.json").write_text('{"step": 2}')
+    else:
+        prepared.config.reward.guards = "zero"
+    assert not pilot_groups.is_done(prepared.config, prepared.run, parent)
+    pilot.run(prepared.config, prepared.run)
+    assert Scripted.asked == 2 * PROMPTS * 3 and pilot_groups.is_done(prepared.config, prepared.run, parent)
+    prepared.config.reward.judge.base_url = "https://elsewhere/v1"
+    assert pilot_groups.is_done(prepared.config, prepared.run, parent), "a judge may move between starts"
+
+
+def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None:
+    prepared.config.rl.prompts_per_rollout = 5
+    with pytest.raises(ContentError, match=r"leaves 4 of 7 prompts.*prompts_per_rollout=5: 1 are solved .*2 hopeless"):
+        pilot.run(prepared.config, prepared.run)
+    assert report_of(prepared)["total"]["kept"] == 4, "what was found can be looked at"
+    prepared.config.rl.drop_hopeless = False
+    pilot.run(prepared.config, prepared.run)
+    assert pilot_groups.dropped_prompts(prepared.config, prepared.run) == {"t0#0"}
+
+
+def test_failed_judgements_leave_their_groups_and_too_many_stop_the_pilot(prepared, monkeypatch) -> None:
+    real, lost = pilot.rewarded, {"t0#0": 2, "t3#0": 1}
+
+    def failing(generator, items, panel):
+        left = dict(lost)
+        outcomes = real(generator, items, panel)
+        for place, item in enumerate(items):
+            key = f"t{item.action}#0"
+            if left.get(key):
+                left[key] -= 1
+                outcomes[place] = Outcome(None, Verdict(None, "m: HTTP 500"))
+        return outcomes
+
+    monkeypatch.setattr(pilot, "rewarded", failing)
+    with pytest.raises(ContentError, match=r"the judge failed on 2 of 6 .*failed_limit=0\.2"):
+        pilot.run(prepared.config, prepared.run)
+    assert not list(prepared.folder.glob("part_*")), "a resume asks again"
+    prepared.config.reward.judge.failed_limit = 0.5
+    pilot.run(prepared.config, prepared.run)
+    report = report_of(prepared)
+    assert report["dropped"]["solved"] == [] and report["total"]["unjudged"] == 1 and report["total"]["kept"] == 5
+
+
+PROGRAM = """
+import sys
+import torch
+from agentworld.train import worker
+worker.quiet_libraries()
+from agentworld.data.render import Renderer
+from agentworld.train.generation import Generator
+from agentworld.train.trainers import GspoTrainer
+def drawn(renderer, count):
+    words = ("apple", "river", "quartz", "salt")
+    texts = [" ".join(words[i] for i in torch.randint(4, (2,)).tolist()) for _ in range(count)]
+    tags = [f"<predicted_observation>{text}</predicted_observation>" for text in texts]
+    return [[*renderer.encode(text), renderer.end_id] for text in tags]
+def in_the_pilot(self, prompts, *_):
+    answers = drawn(self.renderer, len(prompts))
+    return [ids[:-1] if len(prompt) % 2 else ids for prompt, ids in zip(prompts, answers)]
+Generator._generate = in_the_pilot
+GspoTrainer._generate_single_turn = lambda self, ids, *_: (drawn(Renderer(self.processing_class), len(ids)), None)
+sys.exit(worker.main(sys.argv[1:]))
+"""
+
+
+def test_rl_trains_on_what_the_pilot_leaves_in_the_order_that_the_weights_draw(chain, tmp_path: Path) -> None:
+    """Two ranks; prompts of an odd number of tokens are answered without an end, so that their groups are hopeless."""
+    rl = {"pilot_completions": 2, "domain_weights": {"terminal": 1.0}, "max_steps": 6}
+    run = reopened(chain, tmp_path, "pilot", "rl", rl=rl, eval={"batch_size": 3})
+    environment = {"DS_ACCELERATOR": "cpu"}
+    for step in ("pilot", "rl"):
+        assert launch(["-c", PROGRAM, str(run), step], 2, run / "rl", environment).code == 0, step
+    prompts = pq.read_table(run / "data" / "prompts" / "rl.parquet").to_pylist()
+    odd = {row["prompt"] for row in prompts if len(row["prompt_ids"]) % 2}
+    report = json.loads((run / "rl" / "pilot" / "report.json").read_text())
+    assert set(report["dropped"]["hopeless"]) == odd and 0 < len(odd) < len(prompts)
+    assert report["total"]["given"] == len(prompts)
+    sampled = completions_of(run)
+    assert len(sampled) == 3 * 8 and not {row["prompt"] for row in sampled} & odd
+    order = [row["prompt"] for row in sampled[::4]]
+    assert len(set(order)) == 6, "three rollouts of two prompts, none twice before all others"
+    facts = json.loads((run / "rl" / "prompts.json").read_text())
+    kept = len(prompts) - len(odd)
+    assert facts == {"prompts": kept, "domains": {"terminal": {"prompts": kept, "drawn": 6, "share": 1.0}}}

@@ -1,0 +1,107 @@
+"""Domain balance of RL: shares, whole groups, and a resume that goes on in the same stream."""
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from accelerate.data_loader import SkipBatchSampler
+from torch.utils.data import BatchSampler
+from trl.trainer.utils import RepeatSampler
+
+from agentworld.data.errors import ContentError, RequestError
+from agentworld.train import prompt_stream
+from agentworld.train.compose import compose
+
+DOMAINS = ["terminal"] * 20 + ["swe"] * 7 + ["mcp"] * 11 + ["web"] * 9
+WEIGHTS = {"terminal": 2.0, "swe": 1.0, "mcp": 0.7, "web": 0.0}
+ROLLOUTS, PER_ROLLOUT = 40, 10
+
+
+def drawn(rollouts: int = ROLLOUTS, seed: int = 3) -> list[int]:
+    return prompt_stream.draw(DOMAINS, WEIGHTS, rollouts, PER_ROLLOUT, seed)
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, {"terminal": 1, "swe": 1, "mcp": 1}, {"terminal": 0.97, "swe": 0.03}])
+def test_every_beginning_of_the_stream_holds_the_shares_to_within_one_prompt(weights) -> None:
+    parts = prompt_stream.shares(weights)
+    assert sum(parts.values()) == 1
+    counts: Counter[str] = Counter()
+    for place, domain in enumerate(prompt_stream.interleaved(parts, 1000), start=1):
+        counts[domain] += 1
+        assert all(abs(counts[name] - part * place) < 1 for name, part in parts.items())
+
+
+def test_a_domain_is_used_up_before_a_prompt_of_it_comes_again() -> None:
+    order = drawn()
+    assert {DOMAINS[number] for number in order} == {"terminal", "swe", "mcp"}, "a weight of 0 leaves a domain out"
+    for domain in ("terminal", "swe", "mcp"):
+        mine = [number for number in order if DOMAINS[number] == domain]
+        size = DOMAINS.count(domain)
+        passes = [mine[first : first + size] for first in range(0, len(mine) - size + 1, size)]
+        assert len(passes) > 2 and all(len(set(one)) == size for one in passes)
+        assert len({tuple(one) for one in passes}) > len(passes) / 2, "each pass has an order of its own"
+
+
+def test_no_rollout_holds_a_prompt_twice_and_equal_seeds_draw_equally() -> None:
+    order = drawn()
+    for first in range(0, len(order), PER_ROLLOUT):
+        assert len(set(order[first : first + PER_ROLLOUT])) == PER_ROLLOUT
+    assert drawn() == order != drawn(seed=4)
+    assert drawn(rollouts=7) == order[: 7 * PER_ROLLOUT], "more steps lengthen the stream and change nothing before"
+
+
+def test_the_trainers_sampler_keeps_groups_whole_and_skips_to_where_a_resume_goes_on() -> None:
+    """TRL's own sampler on the drawn order, as GRPOTrainer sets it up for 2 mini-batches a rollout of groups of 4."""
+    group, uses = 4, 2
+    order = drawn()
+    sampler = RepeatSampler(order, mini_repeat_count=group, batch_size=PER_ROLLOUT, repeat_count=uses, shuffle=False)
+    met = [order[place] for place in sampler]
+    size = PER_ROLLOUT * group
+    rollouts = [met[first : first + size] for first in range(0, len(met), size)]
+    assert len(rollouts) == ROLLOUTS * uses, "nothing is cut off at the end"
+    for number, rollout in enumerate(rollouts):
+        expected = order[number // uses * PER_ROLLOUT :][:PER_ROLLOUT]
+        assert rollout == [key for key in expected for _ in range(group)]
+    batches = BatchSampler(sampler, batch_size=size // 2, drop_last=False)
+    resumed = list(SkipBatchSampler(batches, skip_batches=9))
+    assert resumed == list(batches)[9:]
+
+
+def test_what_is_reported_is_what_is_drawn() -> None:
+    order = drawn()
+    facts = prompt_stream.stream_facts(DOMAINS, order)
+    assert facts["web"] == {"prompts": 9, "drawn": 0, "share": 0.0}
+    for domain in ("terminal", "swe", "mcp"):
+        assert abs(facts[domain]["drawn"] - Fraction(str(WEIGHTS[domain])) / Fraction("3.7") * len(order)) < 1
+        assert facts[domain]["share"] == facts[domain]["drawn"] / len(order)
+    assert prompt_stream.stream_facts(DOMAINS, None)["mcp"] == {"prompts": 11, "share": 11 / 47}
+
+
+@pytest.mark.parametrize(
+    ("weights", "said"),
+    [
+        ({"terminal": 1, "swe": 1, "mcp": 1}, "names no weight for web, which has 9 prompts; add web: 0"),
+        ({**WEIGHTS, "search": 1}, "gives search up to 3 of the 10 prompts of a rollout, and there are 0"),
+        ({**WEIGHTS, "swe": 9}, r"gives swe up to 8 of the 10 .* and there are 7: a rollout would hold a prompt twice"),
+    ],
+)
+def test_weights_that_the_prompts_cannot_follow_are_refused(weights, said) -> None:
+    with pytest.raises(ContentError, match=said):
+        prompt_stream.require_domains(weights, DOMAINS, PER_ROLLOUT)
+    prompt_stream.require_domains(WEIGHTS, DOMAINS, PER_ROLLOUT)
+    prompt_stream.require_domains({}, DOMAINS, 100)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rl.domain_weights={terminals:1}", r"rl\.domain_weights\.terminals: no such domain"),
+        ("rl.domain_weights={terminal:-1}", r"rl\.domain_weights\.terminal=-1.0 must not be negative"),
+        ("rl.domain_weights={terminal:0}", "all 0"),
+        ("rl.pilot_completions=1", r"rl\.pilot_completions=1 .* at least 2"),
+        ("rl.pilot_completions=-1", r"rl\.pilot_completions=-1 .* at least 2"),
+    ],
+)
+def test_recipes_that_say_nothing_to_draw_are_refused(override, said) -> None:
+    with pytest.raises(RequestError, match=said):
+        compose(["recipe=smoke", override])
