@@ -1,9 +1,11 @@
 # Two commands from a fresh clone: `make smoke` runs the whole pipeline on a small model, `make test` the test suite.
 # Both make .venv on the first call. ARGS goes to the command: make smoke ARGS="run.name=first seed=1"
+# The tests run in two processes (JOBS=0: in one, with output as it comes).
 
 PYTHON ?= python3
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check
+JOBS ?= 2
 TORCH := $(shell grep '^torch==' constraints.txt)
 
 .PHONY: smoke test lint clean
@@ -12,7 +14,7 @@ smoke: $(VENV)/installed
 	$(VENV)/bin/agentworld train recipe=smoke $(ARGS)
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .

@@ -15,6 +15,19 @@ from small_run import start, wait_for_step
 
 from agentworld.train import checkpoint
 
+# Files that start ranks again and again: with `pytest -n 2` they come first, so that none is left for the end.
+LONG = ("chain", "test_engine_matrix", "test_elastic_resume", "test_split", "test_release", "test_export")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What shares a fixture goes to one worker: the tests of a file, and all that look at the one small run."""
+    order = {}
+    for item in items:
+        group = "chain" if "chain" in getattr(item, "fixturenames", ()) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+        order[item] = LONG.index(group) if group in LONG else len(LONG)
+    items.sort(key=order.__getitem__)
+
 
 @pytest.fixture(scope="session")
 def chain(tmp_path_factory) -> dict:

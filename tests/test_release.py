@@ -114,7 +114,7 @@ def test_a_released_checkpoint_goes_through_partitions_and_back(bases, tmp_path)
         for _, degree in cases[name][1:]:
             found = [rank[f"{name}-3-{degree}"] for rank in ranks]
             assert all(case["held"] == 0 and max(case["parts"]) < 0.6 for case in found), "a rank holds its half only"
-            assert found[0]["losses"] == pytest.approx(whole["losses"], abs=1e-5)
+            assert found[0]["losses"] == pytest.approx(whole["losses"], rel=5e-6)  # float32
             assert found[0]["losses"][0] != pytest.approx(found[0]["losses"][1], abs=1e-3)
             check_release(tmp_path / "out" / f"{name}-{degree}", path, found[0]["logits"])
 

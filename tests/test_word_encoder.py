@@ -1,5 +1,6 @@
 """The word encoder gives the tokenizer's own ids for any text, and knows where it must not trust its splitting."""
 
+import functools
 import random
 
 import pytest
@@ -46,15 +47,15 @@ SLOW = {
 }
 
 
+@functools.cache
 def texts() -> list[str]:
     rng = random.Random(0)
     letters = "abzA '\"'sTll\t\n\r  17_.,{}\u0301\u4e2d\u00a0\u2028\u0130\u017f\u212a\x1c\x85\U0001f600"
     found = [*WILD, "a\n# b\n## a\n", "STRASSE stra\u00dfe", "'\u017f 'S it's IT'LL", "".join(map(chr, range(0x500)))]
     found += [random_text(rng, 20) for _ in range(300)]
     found += ["".join(rng.choices(letters, k=rng.randint(1, 40))) for _ in range(700)]
-    found += [
-        "".join(chr(rng.choice([*range(0xD800), *range(0xE000, 0x11000)])) for _ in range(30)) for _ in range(100)
-    ]
+    characters = [chr(code) for code in (*range(0xD800), *range(0xE000, 0x11000))]
+    found += ["".join(rng.choices(characters, k=30)) for _ in range(100)]
     return found
 
 
