@@ -60,16 +60,53 @@ for stage, degree in CASES:
 torch.distributed.barrier()
 """
 
+DIVIDED = """
+from types import SimpleNamespace
+from agentworld.train import generation, kernels
+from agentworld.train.compose import compose
+
+generation.load_tokenizer = lambda path: None
+generation.Renderer = lambda tokenizer: SimpleNamespace(pad_id=0, end_id=1)
+kernels.install()
+draw = torch.Generator().manual_seed(7)
+prompts = [torch.randint(2, 256, (length,), generator=draw).tolist() for length in ([9, 3, 14, 5, 6], [11, 4])[rank]]
+for degree in (1, 2):
+    answers = []
+    for divided in (False, True):
+        recipe = compose([
+            "recipe=smoke", f"engine.expert_parallel={degree}", "model.dtype=float32", "eval.batch_size=2",
+            f"eval.divided={str(divided).lower()}",
+        ])
+        generator = generation.Generator(recipe, Path(OUT), Path(OUT) / "1-2")
+        held = sum(parameter.numel() for parameter in generator.model.parameters())
+        answers.append(generator.answer(prompts, 6 + 3 * rank, generation.GREEDY))
+    result[f"divided-{degree}"] = {"whole": answers[0], "divided": answers[1], "held": held}
+torch.distributed.barrier()
+"""
+
 
 @pytest.mark.parametrize("ranks,cases", [(1, [(1, 1)]), (2, [(1, 2), (3, 1), (3, 2)])])
 def test_logits_balance_loss_and_export_equal_plain_transformers(tmp_path, ranks, cases) -> None:
     program = f"CASES, OUT = {cases!r}, {str(tmp_path / 'export')!r}\n" + ROUND_TRIP
-    for case, found in on_ranks(ranks, program, tmp_path)[0].items():
+    results = on_ranks(ranks, program + (DIVIDED if ranks == 2 else ""), tmp_path)
+    check_divided(results)
+    for case, found in results[0].items():
         expert_parallel = not case.endswith("-1")
         assert (found["blocks"] == "AutoEPMoELayer") == expert_parallel, case
         assert found["logits"] < 1e-5 and found["balance"] < 1e-5, (case, found)
         assert found["unbalanced"] > 2.05, "a balanced router would hide a wrong balance loss"
         assert found["altered"] == [] and found["tensors"] == 0, (case, found)
+
+
+def check_divided(results: list[dict]) -> None:
+    """`eval.divided` answers as the whole model does, in three batches on one rank and one on the other, which are cut
+    at different lengths; a rank starts with nothing whole."""
+    for rank, found in enumerate(results if len(results) == 2 else ()):
+        for degree in (1, 2):
+            case = found.pop(f"divided-{degree}")
+            assert case["held"] == 0 and case["divided"] == case["whole"], (rank, degree)
+            assert len({tuple(answer) for answer in case["whole"]}) == (5, 2)[rank], "equal answers would hide a mix-up"
+            assert max(map(len, case["whole"])) == 6 + 3 * rank
 
 
 def test_the_configuration_keeps_what_the_trainers_rely_on() -> None:

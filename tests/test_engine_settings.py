@@ -8,9 +8,10 @@ from deepspeed.module_inject.auto_ep_config import parse_autoep_config
 from deepspeed.runtime.config import DeepSpeedConfig
 
 from agentworld.data.errors import RequestError
+from agentworld.train import engine
 from agentworld.train.compose import compose, options
 from agentworld.train.config import EngineSettings, ModelSettings
-from agentworld.train.engine import deepspeed_config
+from agentworld.train.engine import deepspeed_config, inference_config
 
 # Values other than the defaults, for every key that is read under (stage, degree, offload).
 STAGE_3 = {
@@ -131,3 +132,21 @@ def test_the_experts_of_a_given_model_decide(tmp_path) -> None:
     ):
         compose([*given, "engine.expert_parallel=4"])
     compose([*given, "engine.expert_parallel=2"])
+
+
+def test_a_model_that_is_only_evaluated_is_divided_as_in_training_and_has_no_optimizer() -> None:
+    for settings, live in ((EngineSettings(**STAGE_3), 1004), (EngineSettings(**STAGE_2), 10**9)):
+        rendered = inference_config(settings, ModelSettings(dtype="bfloat16"))
+        assert '"auto"' not in json.dumps(rendered) and "optimizer" not in rendered and rendered["bf16"]["enabled"]
+        found = DeepSpeedConfig(json.loads(json.dumps(rendered)))
+        assert found.zero_optimization_stage == 3
+        assert found.zero_config.max_live_parameters == live and found.zero_config.offload_optimizer is None
+        experts = parse_autoep_config(rendered["expert_parallel"])
+        assert experts.autoep_size == settings.expert_parallel and experts.gate_up_impl == settings.gate_up_impl
+
+
+def test_each_rank_of_a_node_computes_on_its_own_gpu(monkeypatch) -> None:
+    monkeypatch.setattr(engine, "uses_cpu", lambda settings: settings.device == "cpu")
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert str(engine.device(EngineSettings(device="auto"))) == "cuda:3"
+    assert str(engine.device(EngineSettings(device="cpu"))) == "cpu"

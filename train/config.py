@@ -140,6 +140,7 @@ class EvalSettings:
     prompt_tokens: int = 0  # longest prompt, in RL's form; 0 = data.rl_prompt_tokens
     batch_size: int = 32
     max_new_tokens: int = 256
+    divided: bool = False  # true: ZeRO-3 and expert_parallel divide the model over the ranks; false: each has all
     prompt: str = "stage"  # stage = the form each stage was trained in; rl = the RL form for all
     reward_examples: int = 64  # held-out turns on which the RL reward is sampled
     reward_draws: int = 4  # samples a turn at temperature 1

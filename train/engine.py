@@ -61,6 +61,22 @@ def deepspeed_config(engine: EngineSettings, model: ModelSettings) -> dict[str, 
     return config
 
 
+def inference_settings(engine: EngineSettings) -> EngineSettings:
+    """The engine of a recipe as it divides a model that is not trained: ZeRO-3, and the experts as in training."""
+    kept = {key: getattr(engine, key) for key in ("device", "expert_parallel", *EXPERT_KEYS)}
+    if engine.zero_stage == 3:
+        kept |= {key: getattr(engine, key) for key in ("stage3_max_live_parameters", "stage3_max_reuse_distance")}
+    return EngineSettings(zero_stage=3, **kept)
+
+
+def inference_config(engine: EngineSettings, model: ModelSettings) -> dict[str, Any]:
+    """The DeepSpeed JSON of a model that is not trained: no optimizer, and numbers where a trainer would fill in."""
+    batch = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1}
+    left_out = ("optimizer", "gradient_clipping", "train_batch_size")
+    training = deepspeed_config(inference_settings(engine), model)
+    return {key: value for key, value in training.items() if key not in left_out} | batch
+
+
 def _zero_section(engine: EngineSettings) -> dict[str, Any]:
     """ZeRO-3 never gathers 16-bit weights on a save: `export` writes them one parameter at a time."""
     section: dict[str, Any] = {"stage": engine.zero_stage}
@@ -98,10 +114,16 @@ def start_rank(engine: EngineSettings) -> None:
     if not on_cpu:  # NCCL would guess the device, and warn at every barrier
         import torch
 
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-        torch.distributed.init_process_group("nccl", device_id=device)
+        torch.cuda.set_device(device(engine))
+        torch.distributed.init_process_group("nccl", device_id=device(engine))
     deepspeed.init_distributed("gloo" if on_cpu else "nccl", verbose=False)
+
+
+def device(engine: EngineSettings) -> Any:
+    """The `torch.device` on which this rank computes: the CPU, or the GPU of its number on this node."""
+    import torch
+
+    return torch.device("cpu") if uses_cpu(engine) else torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 
 
 def uses_cpu(engine: EngineSettings) -> bool:

@@ -11,7 +11,7 @@ from agentworld.data.render import Renderer
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
 from agentworld.rewards.settings import JUDGED, RewardSettings
-from agentworld.train import engine, model, stop
+from agentworld.train import divided, engine, model, stop
 from agentworld.train.config import Config
 
 GREEDY = 0.0  # as a temperature
@@ -23,8 +23,12 @@ class Generator:
     def __init__(self, config: Config, run_dir: Path, weights: Path) -> None:
         self.config, self.run_dir = config, run_dir
         self.renderer = Renderer(load_tokenizer(run_dir / "data" / "tokenizer"))
-        self.device = torch.device("cpu" if engine.uses_cpu(config.engine) else "cuda", 0)
-        self.model = model.load(weights, config.model.dtype).to(self.device).eval()
+        self.device = engine.device(config.engine)
+        self.divided = config.eval.divided
+        if self.divided:
+            self.model = divided.load(config, weights)
+        else:
+            self.model = model.load(weights, config.model.dtype).to(self.device).eval()
 
     def answer(self, prompts: Sequence[list[int]], max_new_tokens: int, temperature: float) -> list[list[int]]:
         """Token ids of one completion for each prompt, in order; collective.
@@ -41,9 +45,12 @@ class Generator:
         for number in range(engine.largest(len(batches))):
             leave_if_stopped(self.run_dir, "sampling")
             batch = batches[number] if number < len(batches) else []
-            completions = self._generate([prompts[i] for i in batch], max_new_tokens, temperature) if batch else []
-            for place, ids in zip(batch, completions, strict=True):
-                answers[place] = ids
+            if batch:
+                completions = self._generate([prompts[i] for i in batch], max_new_tokens, temperature)
+                for place, ids in zip(batch, completions, strict=True):
+                    answers[place] = ids
+            elif self.divided:  # the others need this rank's part of the model
+                self._generate([[self.renderer.end_id]], 1, GREEDY)
         return answers
 
     def _batches(self, prompts: Sequence[list[int]]) -> Iterator[list[int]]:
@@ -66,6 +73,7 @@ class Generator:
             eos_token_id=self.renderer.end_id,
             pad_token_id=pad,
             use_cache=True,
+            synced_gpus=self.divided,  # a rank that is done goes on until all are
             **({"do_sample": False} if temperature == GREEDY else sampling),
         )
         rows = out[:, longest:].tolist()

@@ -19,6 +19,7 @@ from agentworld.train import activations
 from agentworld.train.activations import Kernels
 from agentworld.train.architecture import Parameters
 from agentworld.train.config import Config, EngineSettings
+from agentworld.train.engine import inference_settings
 
 CARDS = {"80 GB": 79 << 30, "141 GB": 139 << 30}  # bytes that torch may use on an H100 80 GB and an H200
 HEADROOM = 0.10  # share of a card that stays free
@@ -150,23 +151,25 @@ class Stage:
         moments["step"] = held - mask + self._step(parts)
         return Memory(parts, moments)
 
-    def generation(self, rows: int, prompt: int, completion: int, kernels: Kernels, whole: bool) -> Memory:
+    def generation(self, rows: int, prompt: int, completion: int, kernels: Kernels, held: str = "trained") -> Memory:
         """Sampling for `rows` prompts of a rank at once, as transformers' `generate` does: all prompts in one prefill.
 
         Args:
-            whole: evaluation, where each rank loads the whole model and no optimizer; else the engine's states stay,
-                and ZeRO-3 gathers what it has split (trl: ds3_gather_for_generation).
+            held: trained = in RL: the engine's states stay, and ZeRO-3 gathers what it has split (trl:
+                ds3_gather_for_generation); whole = in evaluation: the model and nothing else; divided = there with
+                `eval.divided`: this rank's part, and what ZeRO-3 has gathered for the layers at work.
         """
         e, c = self.e, self.architecture
-        kernels = replace(kernels, experts="routed") if whole else self._with_experts(kernels)
+        kernels = replace(kernels, experts="routed") if held == "whole" else self._with_experts(kernels)
         parts = self._states()
-        if whole:
+        if held == "whole":
             parts = dict.fromkeys(parts, 0) | {"weights": e * self.parameters.total}
+        elif held == "divided":
+            parts |= dict.fromkeys(("gradients", "optimizer", "buckets"), 0)
         elif self.engine.zero_stage == 3:
             parts["gathered"] = e * self.local
-        if not whole and self.engine.zero_stage < 3:
-            parts["buckets"] = 0
-            parts["gradients"] = 0
+        else:
+            parts |= dict.fromkeys(("gradients", "buckets"), 0)
         attention = self.architecture.num_hidden_layers - self.linear
         keys = attention * 2 * c.num_key_value_heads * c.head_dim * e
         heads, key_dim, value_dim = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
@@ -272,7 +275,6 @@ def estimate(
             config.data.rl_prompt_tokens,
             config.rl.max_completion_tokens,
             kernels_of(config, packed=False),
-            whole=False,
         )
         both = {
             part: max(found["rl"].parts.get(part, 0), sampling.parts.get(part, 0))
@@ -282,14 +284,15 @@ def estimate(
     return found
 
 
-def evaluation(config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters) -> Memory:
-    """The memory of an evaluation or of the pilot: the whole model on each rank (train/generation.py)."""
-    stage = Stage(architecture, parameters, Engine(1), 1, config.model.dtype)
+def evaluation(config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, ranks: int) -> Memory:
+    """The memory of an evaluation or of the pilot (train/generation.py): the whole model on each rank, or a part."""
     settings = config.eval
-    return stage.generation(
-        settings.batch_size,
-        config.data.rl_prompt_tokens,
-        max(settings.max_new_tokens, config.rl.max_completion_tokens if config.rl.pilot_completions else 0),
-        kernels_of(config, packed=False),
-        whole=True,
-    )
+    prompt, completion = settings.prompt_tokens or config.data.rl_prompt_tokens, settings.max_new_tokens
+    if config.rl.pilot_completions:
+        prompt = max(prompt, config.data.rl_prompt_tokens)
+        completion = max(completion, config.rl.max_completion_tokens)
+    engine, held = Engine(1), "whole"
+    if settings.divided:
+        engine, held = Engine.of(inference_settings(config.engine)), "divided"
+    stage = Stage(architecture, parameters, engine, ranks, config.model.dtype)
+    return stage.generation(settings.batch_size, prompt, completion, kernels_of(config, packed=False), held)

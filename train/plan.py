@@ -81,7 +81,7 @@ def make(config: Config, mfu: float = compute.MFU) -> Plan:
     names = memory.stages_of(config)
     engine = memory.Engine.of(config.engine)
     stages = memory.estimate(config, architecture, parameters, engine, ranks)
-    evaluation = memory.evaluation(config, architecture, parameters)
+    evaluation = memory.evaluation(config, architecture, parameters, ranks)
     files = files_read(config)
     trajectories = sum(int(file["bytes"] or 0) for file in files if file["key"] != "model.path")
     disk = compute.disk(config, parameters, names, trajectories)
@@ -136,12 +136,14 @@ def _memory_checks(
         if smallest:
             found.append(Check(f"memory {name}", True, f"{peak} fit a card of {smallest}"))
         else:
-            way = "lower eval.batch_size or data.rl_prompt_tokens" if name == "evaluation" else _way_out(name)
+            way = _way_out(name)
             found.append(Check(f"memory {name}", False, f"{peak} do not fit a card of {card} on {ranks} GPUs; {way}"))
     return found
 
 
 def _way_out(stage: str) -> str:
+    if stage == "evaluation":
+        return "set eval.divided=true, or lower eval.batch_size or eval.prompt_tokens"
     if stage == "rl":
         return "lower data.rl_prompt_tokens, rl.prompts_per_rollout or rl.completions_per_device"
     return f"lower data.{stage}_row_tokens or {stage}.rows_per_device, or set model.gradient_checkpointing=true"
