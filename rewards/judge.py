@@ -20,6 +20,7 @@ from pathlib import Path
 from agentworld.data.errors import ContentError
 from agentworld.rewards import hybrid
 from agentworld.rewards.judge_cache import JudgeCache, Judged, key_of
+from agentworld.rewards.judge_checks import NO_REFERENCE_ANSWER
 from agentworld.rewards.judge_client import JudgeClient, JudgementError
 from agentworld.rewards.judge_prompt import Case, JudgePrompt, TooLongError
 from agentworld.rewards.judge_questions import Scores, question_of
@@ -29,10 +30,6 @@ from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
 
 CACHE_FILE = "judge_cache.sqlite"  # of a run directory
-NO_REFERENCE_ANSWER = (
-    "reward.rubric=reference compares with the answer of the policy before RL, and there is none: set "
-    "rl.pilot_completions to at least 2, so that it is sampled (in a row to score: the text reference_answer)"
-)
 
 Answer = Judged | str  # a reply, or why there is none
 

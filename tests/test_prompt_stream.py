@@ -111,6 +111,7 @@ def test_weights_that_the_prompts_cannot_follow_are_refused(weights, said) -> No
         ("rl.domain_weights={terminal:-1}", r"rl\.domain_weights\.terminal=-1.0 must not be negative"),
         ("rl.domain_weights={terminal:0}", "all 0"),
         ("rl.pilot_completions=1", r"rl\.pilot_completions=1 .* at least 2"),
+        ("reward=reference", r"set rl\.pilot_completions to at least 2"),
         ("rl.pilot_completions=-1", r"rl\.pilot_completions=-1 .* at least 2"),
     ],
 )

@@ -45,6 +45,7 @@ engine.leave()
 """
 # Steps of a run, and the one it is resumed at: CPT and SFT cross the end of an epoch before and after it, RL is in the
 # middle of a rollout (two steps each).
+RANKS = 2
 LENGTHS = {"cpt": (9, 5), "sft": (7, 3), "rl": (6, 3)}
 
 
@@ -89,28 +90,25 @@ def comparable(run: Path, stage: str) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def runs(chain, tmp_path_factory) -> dict:
-    """(stage, ranks) -> an uninterrupted stage, the same one resumed, and the step that it was resumed at."""
+    """Stage -> it uninterrupted, the same one resumed, and the step that it was resumed at."""
     made = {}
     root = tmp_path_factory.mktemp("resume")
-    for ranks in (1, 2):
-        for stage, (steps, step) in LENGTHS.items():
-            settings = {"max_steps": steps, "save_steps": 1, "save_total_limit": steps + 1, "warmup_steps": 2}
-            run = reopened(chain, root, f"{stage}-{ranks}", stage, **{stage: settings})
-            made[stage, ranks] = (run, root / f"{stage}-{ranks}-resumed", step)
+    for stage, (steps, step) in LENGTHS.items():
+        settings = {"max_steps": steps, "save_steps": 1, "save_total_limit": steps + 1, "warmup_steps": 2}
+        run = reopened(chain, root, stage, stage, **{stage: settings})
+        made[stage] = (run, root / f"{stage}-resumed", step)
     for place in (0, 1):
-        for ranks in (1, 2):
-            pairs = [(str(made[stage, ranks][place]), stage) for stage in LENGTHS]
-            finished(started(["-c", WORKER, *(word for pair in pairs for word in pair)], ranks))
+        pairs = [(str(made[stage][place]), stage) for stage in LENGTHS]
+        finished(started(["-c", WORKER, *(word for pair in pairs for word in pair)], RANKS))
         if place == 0:
-            for (stage, _), (straight, resumed, step) in made.items():
+            for stage, (straight, resumed, step) in made.items():
                 cut_back(straight, resumed, stage, step)
     return made
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("stage", LENGTHS)
-def test_a_resumed_stage_equals_an_uninterrupted_one(runs, stage, ranks) -> None:
-    straight, resumed, _ = runs[stage, ranks]
+def test_a_resumed_stage_equals_an_uninterrupted_one(runs, stage) -> None:
+    straight, resumed, _ = runs[stage]
     expected, found = comparable(straight, stage), comparable(resumed, stage)
     assert [row["step"] for row in found] == list(range(1, LENGTHS[stage][0] + 1))
     for before, after in zip(expected, found, strict=True):
@@ -125,12 +123,11 @@ def test_a_resumed_stage_equals_an_uninterrupted_one(runs, stage, ranks) -> None
     assert training[0]["heldout_loss"] == training[1]["heldout_loss"]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
+def test_the_stream_of_prompts_goes_on(runs) -> None:
     """Every rollout has the same prompts and samples: the resumed run wrote those after step 3 itself."""
-    straight, resumed, step = runs["rl", ranks]
+    straight, resumed, step = runs["rl"]
     names = sorted(path.name for path in (straight / "rl" / "completions").glob("step_*"))
-    assert len(names) == 3 * ranks and names == sorted(path.name for path in (resumed / "rl" / "completions").iterdir())
+    assert len(names) == 3 * RANKS and names == sorted(path.name for path in (resumed / "rl" / "completions").iterdir())
     for name in names:
         assert completions.read(resumed / "rl" / "completions" / name) == completions.read(
             straight / "rl" / "completions" / name
@@ -142,7 +139,7 @@ def test_the_stream_of_prompts_goes_on(runs, ranks) -> None:
 
 
 def test_two_ranks_share_whole_groups_of_a_rollout(runs) -> None:
-    straight, _, _ = runs["rl", 2]
+    straight, _, _ = runs["rl"]
     keys = [row["prompt"] for row in completions_of(straight) if row["step"] == 0]
     assert len(keys) == 8 and {keys.count(key) for key in keys} == {4}, "groups of 4 over both ranks"
 

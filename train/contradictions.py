@@ -18,9 +18,9 @@ from agentworld.data.system_prompts import prompt_sets
 from agentworld.rewards.judge_checks import check_judge, check_load
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights
 from agentworld.slurm.settings import ClusterSettings, seconds
-from agentworld.train import prompt_stream
-from agentworld.train.config import STAGES, Config, EvalSettings, RlSettings, StageSettings
+from agentworld.train.config import STAGES, Config, EvalSettings, StageSettings
 from agentworld.train.engine_limits import validate_engine
+from agentworld.train.rl_limits import check_rl
 
 CHOICES = {
     "stage": ("all", "data", "cpt", "sft", "rl", "eval"),
@@ -93,7 +93,7 @@ def validate(config: Config) -> None:
     _validate_run(config)
     for name in ("cpt", "sft", "rl"):
         _validate_stage(name, getattr(config, name))
-    _validate_rl(config.rl)
+    check_rl(config)
     check_weights(config.reward)
     check_judge(config.reward)
     _validate_data(config.data, config.stage)
@@ -191,25 +191,6 @@ def _validate_stage(name: str, stage: StageSettings) -> None:
             raise RequestError(f"{name}.{key} must be in [0, 1), found {getattr(stage, key)}")
     if not 0 <= stage.min_lr_ratio <= 1:
         raise RequestError(f"{name}.min_lr_ratio is a share of the learning rate in [0, 1], found {stage.min_lr_ratio}")
-
-
-def _validate_rl(rl: RlSettings) -> None:
-    if rl.num_generations < 2:
-        raise RequestError(
-            f"rl.num_generations={rl.num_generations} must be at least 2: an advantage is relative to its group"
-        )
-    completions = rl.prompts_per_rollout * rl.num_generations
-    if completions % rl.mini_batches:
-        raise RequestError(
-            f"rl.prompts_per_rollout x rl.num_generations = {completions} completions do not divide into "
-            f"rl.mini_batches={rl.mini_batches}; change one of the three"
-        )
-    if rl.epsilon > rl.epsilon_high:
-        raise RequestError(
-            f"rl.epsilon={rl.epsilon} is more than rl.epsilon_high={rl.epsilon_high}; the upper clip is the wider one "
-            "(3e-4 and 4e-4 in the GSPO paper)"
-        )
-    prompt_stream.check(rl)
 
 
 def _validate_data(data: DataSettings, stage: str) -> None:

@@ -17,12 +17,7 @@ from agentworld.train.config import RlSettings
 
 
 def check(rl: RlSettings) -> None:
-    """Raise RequestError for `rl.domain_weights` that name no domain, are negative, or all 0, and for a pilot without
-    groups."""
-    if rl.pilot_completions < 0 or rl.pilot_completions == 1:
-        raise RequestError(
-            f"rl.pilot_completions={rl.pilot_completions} makes no group: it must be at least 2, or 0 for no pilot"
-        )
+    """Raise RequestError for `rl.domain_weights` that name no domain, are negative, or all 0."""
     weights = rl.domain_weights
     for domain, weight in weights.items():
         if domain not in DOMAINS:

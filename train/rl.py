@@ -15,7 +15,8 @@ from trl import GRPOConfig
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.rewards import completions, hybrid
-from agentworld.rewards.judge import NO_REFERENCE_ANSWER, Completion, Outcome, Panel, reward_all
+from agentworld.rewards.judge import Completion, Outcome, Panel, reward_all
+from agentworld.rewards.judge_checks import NO_REFERENCE_ANSWER
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
 from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory
