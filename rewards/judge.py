@@ -2,6 +2,7 @@
 
     Panel.judge      cases -> verdicts, in order: cache first, then all judges at once, each within its limits
     Panel.rewards    completions -> rewards: broken forms score 0 unasked, a failed judgement gives no reward at all
+    Panel.submit     completions whose rewards will be wanted: they are judged beside the caller's work
 
 Several judges give the mean of each dimension; a completion has a verdict only if all of them gave one, since the mean
 over whoever answered would compare completions by different judges. Watchers judge, too, and change nothing.
@@ -17,6 +18,7 @@ from typing import Any
 
 from agentworld.data.render import Message, Prediction
 from agentworld.rewards import hybrid
+from agentworld.rewards.judge_background import Background
 from agentworld.rewards.judge_cache import JudgeCache, Judged, key_of
 from agentworld.rewards.judge_client import JudgeClient, JudgementError
 from agentworld.rewards.judge_prompt import Case, JudgePrompt, TooLongError, judge_prompt
@@ -114,6 +116,25 @@ class Panel:
         self.judges = [JudgeClient(endpoint, judge, ranks) for endpoint in (judge, *judge.more)]
         self.watchers = [JudgeClient(endpoint, judge, ranks) for endpoint in judge.watchers]
         self._cache = JudgeCache(Path(judge.cache) if judge.cache else cache)
+        self._background: Background | None = None
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        """Begin to judge, in a thread; `rewards` or `judge` of the same completions, and of others, takes it up."""
+        items = [item for item in completions if hybrid.without_rubric(item.prediction) is None]
+        wanted = self._wanted([self._prompt(self._case(item)) for item in items])
+        known = self._cache.get([key for _, key in wanted])
+        self._cache.close()
+        missing = {name: prompt for name, prompt in wanted.items() if name[1] not in known}
+        if missing and self._background is None:
+            self._background = Background([*self.judges, *self.watchers], self._cache, self._ask_one)
+        if missing:
+            self._background.add(missing)
+
+    def abandon(self) -> None:
+        """Give up what was submitted; what was answered is in the cache."""
+        if self._background is not None:
+            self._background.abandon()
+            self._background = None
 
     def rewards(self, completions: Sequence[Completion]) -> list[Outcome]:
         """The reward of each completion, in order; see the module's docstring."""
@@ -140,20 +161,19 @@ class Panel:
         """A verdict for each case, in order, within `reward.judge.deadline` seconds. What is the same in two cases is
         asked once. Failures are told on stderr, one line for all."""
         prompts = [self._prompt(case) for case in cases]
-        wanted = {
-            (client, key_of(client.model, prompt.messages, client.sampling)): prompt
-            for client in (*self.judges, *self.watchers)
-            for prompt in prompts
-            if isinstance(prompt, JudgePrompt)
-        }
+        wanted = self._wanted(prompts)
         answers: dict[tuple[JudgeClient, str], Answer] = {}
-        known = self._cache.get([key for _, key in wanted])
-        for client, key in wanted:
+        begun, self._background = self._background, None
+        new = {name: prompt for name, prompt in wanted.items() if begun is None or name not in begun}
+        known = self._cache.get([key for _, key in new])
+        for client, key in new:
             if key in known:
                 client.counts.cached += 1
                 answers[client, key] = known[key]
-        missing = {name: prompt for name, prompt in wanted.items() if name not in answers}
-        if missing:
+        missing = {name: prompt for name, prompt in new.items() if name not in answers}
+        if begun is not None:
+            answers |= self._settled(begun.finish(missing, self._settings.judge.deadline))
+        elif missing:
             answers |= asyncio.run(self._ask(missing))
         self._cache.close()
         verdicts = [self._verdict(prompt, answers) for prompt in prompts]
@@ -162,6 +182,15 @@ class Panel:
             print(f"agentworld: WARNING: {len(failures)} of {len(verdicts)} judgements failed; the first: "
                   f"{failures[0]}", file=sys.stderr, flush=True)  # fmt: skip
         return verdicts
+
+    def _wanted(self, prompts: Sequence[JudgePrompt | str]) -> dict[tuple[JudgeClient, str], JudgePrompt]:
+        """Whom to ask what, by the key of the answer: equal prompts once."""
+        return {
+            (client, key_of(client.model, prompt.messages, client.sampling)): prompt
+            for client in (*self.judges, *self.watchers)
+            for prompt in prompts
+            if isinstance(prompt, JudgePrompt)
+        }
 
     def _prompt(self, case: Case) -> JudgePrompt | str:
         try:
@@ -175,26 +204,27 @@ class Panel:
         async with AsyncExitStack() as stack:
             for client in {client: None for client, _ in missing}:
                 await stack.enter_async_context(client.opened())
-            tasks = {name: asyncio.create_task(self._ask_one(*name, prompt)) for name, prompt in missing.items()}
+            tasks = {n: asyncio.create_task(self._ask_one(self._cache, *n, p)) for n, p in missing.items()}
             _, late = await asyncio.wait(tasks.values(), timeout=deadline)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        answers: dict[tuple[JudgeClient, str], Answer] = {}
-        for (client, key), task in tasks.items():
-            if task.cancelled():
-                answers[client, key] = f"{client.model}: no judgement within reward.judge.deadline={deadline:g} s"
-            else:
-                answers[client, key] = task.result()  # a defect, or a cache that fails, is raised here
-            client.counts.failed += isinstance(answers[client, key], str)
-        return answers
+        return self._settled({name: None if task.cancelled() else task.result() for name, task in tasks.items()})
 
-    async def _ask_one(self, client: JudgeClient, key: str, prompt: JudgePrompt) -> Answer:
+    def _settled(self, answers: dict[tuple[JudgeClient, str], Answer | None]) -> dict[tuple[JudgeClient, str], Answer]:
+        """Those that are late have failed, and failures are counted."""
+        late = f"no judgement within reward.judge.deadline={self._settings.judge.deadline:g} s"
+        settled = {name: f"{name[0].model}: {late}" if a is None else a for name, a in answers.items()}
+        for (client, _), answer in settled.items():
+            client.counts.failed += isinstance(answer, str)
+        return settled
+
+    async def _ask_one(self, cache: JudgeCache, client: JudgeClient, key: str, prompt: JudgePrompt) -> Answer:
         try:
             judged = await client.ask(prompt)
         except JudgementError as error:
             return str(error)
-        self._cache.put(key, client.model, judged)
+        cache.put(key, client.model, judged)
         return judged
 
     def _verdict(self, prompt: JudgePrompt | str, answers: dict[tuple[JudgeClient, str], Answer]) -> Verdict:
