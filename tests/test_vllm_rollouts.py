@@ -13,17 +13,12 @@ import pytest
 import torch
 from ranks import on_ranks
 from test_gspo import made_trainer
-from test_model import SIZES, Vocabulary
 from transformers import Qwen3_5MoeConfig, Qwen3_5MoeForCausalLM
 from trl.generation import vllm_generation
-from trl.trainer import grpo_trainer
 
-from agentworld.data.errors import RequestError
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.train import export, model, rollout_limits, vllm_rollouts
-from agentworld.train.compose import compose
-from agentworld.train.config import Config, ModelSettings, RolloutSettings
-from agentworld.train.contradictions import validate_processes
+from agentworld.train import export, model, vllm_rollouts
+from agentworld.train.config import Config, RolloutSettings
 from agentworld.train.trainers import GspoTrainer
 
 END = 3
@@ -321,8 +316,7 @@ for stage, degree, kind in CASES:
         sync()
         ids = torch.randint(5, 250, (2, 20), generator=torch.Generator().manual_seed(3))
         with torch.no_grad():
-            expected = trainer.model_wrapped.eval()(ids, use_cache=False).logits
-            trainer.model_wrapped.train()
+            expected = trainer.model_wrapped(ids, use_cache=False).logits
             if own:
                 differences.append((receiver.model(ids, use_cache=False).logits - expected).abs().max().item())
     trainer.vllm_generation.sync_weights = watched
