@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from trl.generation import vllm_generation
 
+from agentworld.data.errors import ContentError
 from agentworld.train import checkpoint, engine, export, model, release
 from agentworld.train.config import Config
 from agentworld.train.rollout_limits import is_released, model_length, uses_vllm
@@ -76,12 +77,20 @@ def directory(config: Config, parent: Path, stage_directory: Path, tokenizer: Pa
 
 def write_released(parent: Path, target: Path, tokenizer: Path, dtype: str) -> None:
     """The parent's weights and configuration and the files of a tokenizer as vLLM takes them; whole or absent.
-    Collective, one tensor in memory at a time. Visual and MTP tensors are left out: vLLM is told to load none."""
-    temporary = checkpoint.unfinished(target)
+    Collective, one tensor in memory at a time. Visual and MTP tensors are left out: vLLM is told to load none.
+
+    Raises:
+        ContentError: the parent holds no safetensors.
+    """
+    tensors, temporary = release.stored(parent), checkpoint.unfinished(target)
+    if not tensors:
+        raise ContentError(
+            f"{parent}: no safetensors, from which a vLLM could start; take rl.rollout.engine=transformers"
+        )
     if engine.rank() == 0:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-    export.write(release.stored(parent), model.load_config(parent, dtype), temporary, layout="release")
+    export.write(tensors, model.load_config(parent, dtype), temporary, layout="release")
     if engine.rank() == 0:
         for name in checkpoint.TOKENIZER_FILES:
             if (tokenizer / name).is_file():
