@@ -16,6 +16,7 @@ from test_gspo import made_trainer
 from transformers import Qwen3_5MoeConfig, Qwen3_5MoeForCausalLM
 from trl.generation import vllm_generation
 
+from agentworld.data.errors import RequestError
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import export, model, vllm_rollouts
 from agentworld.train.config import Config, RolloutSettings
@@ -67,6 +68,7 @@ class Client(Receiver):
     """In place of `trl.generation.vllm_client.VLLMClient`; `made` is the last one."""
 
     made: "Client"
+    longest = 18  # tokens of a sequence
 
     def __init__(self, base_url: str, group_port: int, connection_timeout: float) -> None:
         super().__init__()
@@ -77,7 +79,7 @@ class Client(Receiver):
         self.calls.append("init_communicator")
 
     def get_server_info(self) -> dict:
-        return {"model_config": {"logprobs_mode": "processed_logprobs"}}
+        return {"model_config": {"logprobs_mode": "processed_logprobs", "max_model_len": self.longest}}
 
     def update_named_params(self, metadata, tensors) -> None:
         self.calls.append("update")
@@ -244,6 +246,12 @@ def test_without_the_correction_old_log_probabilities_are_still_the_trainers(tmp
     gap = (out["sampling_per_token_logps"] - out["old_per_token_logps"])[kept]
     assert torch.allclose(gap, torch.full_like(gap, 0.05), atol=1e-5)
     assert "importance_sampling_ratio" not in out
+
+
+def test_a_server_with_a_short_context_is_refused(tmp_path, installed, monkeypatch) -> None:
+    monkeypatch.setattr(Client, "longest", 17)
+    with pytest.raises(RequestError, match=r"takes 17 tokens, .* are 18: start it with --max-model-len 18"):
+        made_trainer(tmp_path, steps_per_generation=2, **vllm_arguments(vllm_config("vllm_server")))
 
 
 @pytest.mark.parametrize("sleeps", [False, True])

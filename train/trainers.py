@@ -152,6 +152,7 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
         with vllm_rollouts.started_from(vllm_directory):
             super().__init__(*args, **kwargs)
         if self.use_vllm:
+            vllm_rollouts.check_server(self.vllm_generation, self.args.vllm_max_model_length)
             vllm_rollouts.send_exported_tensors(self.vllm_generation)
         # Ranks that generate different lengths would wait for each other in ZeRO's and AutoEP's collectives.
         if self.args.world_size > 1:

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from trl.generation import vllm_generation
 
-from agentworld.data.errors import ContentError
+from agentworld.data.errors import ContentError, RequestError
 from agentworld.train import checkpoint, engine, export, model, release
 from agentworld.train.config import Config
 from agentworld.train.rollout_limits import is_released, model_length, uses_vllm
@@ -112,6 +112,17 @@ def started_from(source: Path | None) -> Iterator[None]:
         yield
     finally:
         vllm_generation.LLM = build
+
+
+def check_server(generation: vllm_generation.VLLMGeneration, needed: int) -> None:
+    """Refuse a server that would not take the longest prompt with the longest completion, `needed` tokens."""
+    if generation.mode == "server" and generation.accelerator.is_main_process:
+        longest = generation.vllm_client.get_server_info()["model_config"]["max_model_len"]
+        if longest < needed:
+            raise RequestError(
+                f"the vLLM server takes {longest} tokens, and data.rl_prompt_tokens + rl.max_completion_tokens are "
+                f"{needed}: start it with --max-model-len {needed}"
+            )
 
 
 def send_exported_tensors(generation: vllm_generation.VLLMGeneration) -> None:
