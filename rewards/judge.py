@@ -3,6 +3,7 @@ What a judge is asked about a prediction, and what its replies come to, stands i
 
     Panel.judge      cases -> verdicts, in order: cache first, then all judges at once, each within its limits
     Panel.rewards    completions -> rewards: broken forms score 0 unasked, a failed judgement gives no reward at all
+    Panel.submit     completions whose rewards will be wanted: they are judged beside the caller's work
 
 Several judges give the mean of each dimension, or of the wins; a completion has a verdict only if all of them gave one,
 since the mean over whoever answered would compare completions by different judges. Watchers judge, too, and change
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from agentworld.data.errors import ContentError
 from agentworld.rewards import hybrid
+from agentworld.rewards.judge_background import Background
 from agentworld.rewards.judge_cache import JudgeCache, Judged, key_of
 from agentworld.rewards.judge_checks import NO_REFERENCE_ANSWER
 from agentworld.rewards.judge_client import JudgeClient, JudgementError
@@ -79,6 +81,25 @@ class Panel:
         self.judges = [JudgeClient(endpoint, judge, ranks) for endpoint in (judge, *judge.more)]
         self.watchers = [JudgeClient(endpoint, judge, ranks) for endpoint in judge.watchers]
         self._cache = JudgeCache(Path(judge.cache) if judge.cache else cache)
+        self._background: Background | None = None
+
+    def submit(self, completions: Sequence[Completion]) -> None:
+        """Begin to judge, in a thread; `rewards` or `judge` of the same completions, and of others, takes it up."""
+        settled = [self._settled(item) for item in completions]
+        wanted = self._wanted([self._prompts(case) for case in settled if isinstance(case, Case)])
+        known = self._cache.get([key for _, key in wanted])
+        self._cache.close()
+        missing = {name: prompt for name, prompt in wanted.items() if name[1] not in known}
+        if missing and self._background is None:
+            self._background = Background([*self.judges, *self.watchers], self._cache, self._ask_one)
+        if missing:
+            self._background.add(missing)
+
+    def abandon(self) -> None:
+        """Give up what was submitted; what was answered is in the cache."""
+        if self._background is not None:
+            self._background.abandon()
+            self._background = None
 
     def rewards(self, completions: Sequence[Completion]) -> list[Outcome]:
         """The reward of each completion, in order; see the module's docstring.
@@ -124,13 +145,17 @@ class Panel:
         prompts = [self._prompts(case) for case in cases]
         wanted = self._wanted(prompts)
         answers: dict[tuple[JudgeClient, str], Answer] = {}
-        known = self._cache.get([key for _, key in wanted])
-        for client, key in wanted:
+        begun, self._background = self._background, None
+        new = {name: prompt for name, prompt in wanted.items() if begun is None or name not in begun}
+        known = self._cache.get([key for _, key in new])
+        for client, key in new:
             if key in known:
                 client.counts.cached += 1
                 answers[client, key] = known[key]
-        missing = {name: prompt for name, prompt in wanted.items() if name not in answers}
-        if missing:
+        missing = {name: prompt for name, prompt in new.items() if name not in answers}
+        if begun is not None:
+            answers |= self._in_time(begun.finish(missing, self._settings.judge.deadline))
+        elif missing:
             answers |= asyncio.run(self._ask(missing))
         self._cache.close()
         verdicts = [self._verdict(case, found, answers) for case, found in zip(cases, prompts, strict=True)]
@@ -176,28 +201,31 @@ class Panel:
         async with AsyncExitStack() as stack:
             for client in {client: None for client, _ in missing}:
                 await stack.enter_async_context(client.opened())
-            tasks = {name: asyncio.create_task(self._ask_one(*name, prompt)) for name, prompt in missing.items()}
+            tasks = {
+                name: asyncio.create_task(self._ask_one(self._cache, *name, prompt)) for name, prompt in missing.items()
+            }
             for task in tasks.values():
                 task.add_done_callback(lambda _: self._progress(next(over), len(tasks)))
             _, late = await asyncio.wait(tasks.values(), timeout=deadline)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        answers: dict[tuple[JudgeClient, str], Answer] = {}
-        for (client, key), task in tasks.items():
-            if task.cancelled():
-                answers[client, key] = f"{client.model}: no judgement within reward.judge.deadline={deadline:g} s"
-            else:
-                answers[client, key] = task.result()  # a defect, or a cache that fails, is raised here
-            client.counts.failed += isinstance(answers[client, key], str)
-        return answers
+        return self._in_time({name: None if task.cancelled() else task.result() for name, task in tasks.items()})
 
-    async def _ask_one(self, client: JudgeClient, key: str, prompt: JudgePrompt) -> Answer:
+    def _in_time(self, answers: dict[tuple[JudgeClient, str], Answer | None]) -> dict[tuple[JudgeClient, str], Answer]:
+        """Those that are late have failed, and failures are counted."""
+        late = f"no judgement within reward.judge.deadline={self._settings.judge.deadline:g} s"
+        settled = {name: f"{name[0].model}: {late}" if a is None else a for name, a in answers.items()}
+        for (client, _), answer in settled.items():
+            client.counts.failed += isinstance(answer, str)
+        return settled
+
+    async def _ask_one(self, cache: JudgeCache, client: JudgeClient, key: str, prompt: JudgePrompt) -> Answer:
         try:
             judged = await client.ask(prompt)
         except JudgementError as error:
             return str(error)
-        self._cache.put(key, client.model, judged)
+        cache.put(key, client.model, judged)
         return judged
 
     def _verdict(

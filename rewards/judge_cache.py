@@ -46,14 +46,14 @@ def key_of(model: str, messages: Sequence[dict[str, str]], sampling: dict[str, A
 
 
 class JudgeCache:
-    """Verdicts by key.
+    """Verdicts by key, in the file `path`.
 
     Raises:
         ContentError: on construction and in every method, when the file cannot be used as a cache.
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._connection: sqlite3.Connection | None = None
         self._run(_TABLE)
 
@@ -84,12 +84,12 @@ class JudgeCache:
         """One statement, one transaction."""
         try:
             if self._connection is None:
-                self._connection = sqlite3.connect(self._path, timeout=LOCK_SECONDS)
+                self._connection = sqlite3.connect(self.path, timeout=LOCK_SECONDS)
                 self._connection.execute("pragma synchronous = off")
             with self._connection:
                 return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise ContentError(
-                f"{self._path}: {error}; the judge's cache must be a SQLite file of its own on a file system with "
+                f"{self.path}: {error}; the judge's cache must be a SQLite file of its own on a file system with "
                 "locks: delete it, or set reward.judge.cache"
             ) from None

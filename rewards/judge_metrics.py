@@ -12,7 +12,7 @@ AGREEMENT = 0.5  # judges agree on a completion where their means lie at most th
 
 
 class Watch:
-    """Measures one call of a panel: what its counters gained, and the seconds."""
+    """Measures the judgements of a rollout: what the counters of a panel gained, and the seconds that were waited."""
 
     def __init__(self, panel: Panel) -> None:
         self._panel, self._before, self._started = panel, _totals(panel), time.monotonic()
@@ -20,6 +20,10 @@ class Watch:
     def totals(self) -> dict[str, float]:
         """Sums of this rank: requests, retries, cached, tokens and cost of judges and watchers together."""
         return {name: value - self._before[name] for name, value in _totals(self._panel).items()}
+
+    def waits(self) -> None:
+        """The clock starts here: what was asked before ran beside other work."""
+        self._started = time.monotonic()
 
     @property
     def seconds(self) -> float:

@@ -118,6 +118,7 @@ for stage in (1, 3):
         Path({out!r}), trainer_class=Uneven, per_device_train_batch_size=2, steps_per_generation=2, max_steps=2,
         deepspeed=engine.deepspeed_config(settings, ModelSettings(dtype="float32")), max_completion_length=24,
     )
+    trainer.rollout_batch_size = stage // 3  # one call a rollout, and one for each prompt
     trainer.train()
     result[stage] = {{"lengths": generated, "steps": trainer.state.global_step}}
 """
@@ -129,4 +130,5 @@ def test_ranks_that_generate_different_lengths_do_not_wait_for_ever(tmp_path) ->
     first, second = on_ranks(2, program, tmp_path, timeout=600)
     for stage in ("1", "3"):
         assert set(first[stage]["lengths"]) == {2} and set(second[stage]["lengths"]) == {24}
+        assert len(first[stage]["lengths"]) == len(second[stage]["lengths"]) == {"1": 1, "3": 4}[stage], "equal calls"
         assert first[stage]["steps"] == second[stage]["steps"] == 2

@@ -1,7 +1,7 @@
 """RL with an LLM judge, from the recipe to the trained step, on two ranks and a test server.
 
 A model of a few steps never closes the answer's tag, so nothing would be judged: here the completions are drawn from a
-list by torch's generator, as a model's would be; all else is the stage as it is.
+list by torch's generator, as a model's would be; all else is the stage as it is: batches, and judging beside them.
 """
 
 from pathlib import Path
@@ -27,14 +27,14 @@ import sys
 import torch
 from agentworld.train import worker
 worker.quiet_libraries()
+from trl import GRPOTrainer
 from agentworld.data.render import Renderer
-from agentworld.train.trainers import GspoTrainer
 def drawn(self, prompt_ids, *_):
     renderer, words = Renderer(self.processing_class), ("apple", "river", "quartz", "salt")
     texts = [" ".join(words[i] for i in torch.randint(4, (2,)).tolist()) for _ in prompt_ids]
     tags = [f"<predicted_observation>{text}</predicted_observation>" for text in texts]
     return [[*renderer.encode(text), renderer.end_id] for text in tags], None
-GspoTrainer._generate_single_turn = drawn
+GRPOTrainer._generate_single_turn = drawn
 sys.exit(worker.main(sys.argv[1:]))
 """
 BROKEN = ("quartz", "salt")
@@ -43,6 +43,9 @@ BROKEN = ("quartz", "salt")
 def judged(chain: dict, root: Path, name: str, address: str, **judge) -> Path:
     """A copy of the small run, to be trained again with a judge."""
     run = reopened(chain, root, name, "rl", reward={"rubric": "judge"})
+    config = load_recipe(run)
+    config.rl.rollout.batch_size = 3  # of the 4 completions of a rank
+    (run / "recipe.yaml").write_text(to_yaml(config))
     settle(run, base_url=address, model="test", key_variable="JUDGE_TEST_KEY", backoff=0.01, **judge)
     return run
 

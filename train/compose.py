@@ -84,7 +84,7 @@ def compose_reward(name: str, overrides: Sequence[str]) -> RewardSettings:
     except OmegaConfBaseException as error:
         raise RequestError(f"reward {name}: {_one_line(error)}") from error
     assert isinstance(config, Config)
-    config.stage = "eval"  # what RL needs beside its reward is not asked for
+    config.stage = "data"  # what RL needs beside its reward is not asked for
     validate(config)
     return config.reward
 

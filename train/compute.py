@@ -79,6 +79,9 @@ def disk(config: Config, parameters: Parameters, stages: list[str], trajectory_b
     """Bytes below the run directory at most. A checkpoint is counted as what its save demands; the prepared data as
     three times the trajectories: their pools, and rows of two int32 columns at four characters a token."""
     element = 2 if config.model.dtype == "bfloat16" else 4
+    copies = int(
+        "rl" in stages and config.rl.rollout.engine == "vllm_colocate" and config.model.export_layout == "text"
+    )
     kept = max((getattr(config, stage).save_total_limit for stage in stages), default=0)
     return {
         "checkpoints": sum(
@@ -87,6 +90,6 @@ def disk(config: Config, parameters: Parameters, stages: list[str], trajectory_b
         )
         if kept
         else 0,
-        "exports": len(stages) * element * parameters.total,
+        "exports": (len(stages) + copies) * element * parameters.total,  # vLLM may need RL's start in another layout
         "prepared data": 3 * trajectory_bytes,
     }

@@ -112,6 +112,28 @@ class SftSettings(StageSettings):
 
 
 @dataclass
+class RolloutSettings:
+    """What samples the completions of RL. From `server_base_url` on, keys are TRL's `vllm_*` arguments with its
+    defaults (trl/trainer/grpo_config.py); a key that the chosen engine would not read is refused."""
+
+    engine: str = "transformers"  # transformers (in the training engine) | vllm_server | vllm_colocate (same GPUs)
+    batch_size: int = 0  # transformers: prompts that a rank samples for at once, sorted by length; 0 = all of a rollout
+    server_base_url: str = ""  # vllm_server: http://HOST:PORT; empty = server_host and server_port
+    server_host: str = "0.0.0.0"
+    server_port: int = 8000
+    server_timeout: float = 240.0  # seconds to wait for the server to be up
+    group_port: int = 51216  # of the group over which weights are sent
+    gpu_memory_utilization: float = 0.3  # vllm_colocate: share of each GPU for vLLM's weights and cache
+    tensor_parallel_size: int = 1  # vllm_colocate: GPUs of one vLLM engine
+    max_model_length: int = 0  # vllm_colocate: tokens; 0 = data.rl_prompt_tokens + rl.max_completion_tokens
+    enable_sleep_mode: bool = False  # vllm_colocate: vLLM gives its memory back while the model is trained
+    importance_sampling_correction: bool = True  # weigh by training over sampling probability, as vLLM's differ
+    importance_sampling_mode: str = "sequence_mask"  # token_truncate | token_mask | sequence_truncate | sequence_mask
+    importance_sampling_clip_max: float = 3.0  # largest weight, of a sequence or token; 0 = no bound
+    importance_sampling_clip_min: float = 0.0  # smallest weight; 0 = no bound
+
+
+@dataclass
 class RlSettings(StageSettings):
     """GSPO (arXiv:2507.18071). A rollout is prompts_per_rollout x num_generations completions, used in `mini_batches`
     optimizer steps, over all ranks."""
@@ -132,6 +154,7 @@ class RlSettings(StageSettings):
     drop_solved: bool = True  # prompts whose pilot completions all have the highest reward
     drop_hopeless: bool = True  # prompts whose pilot completions all have the lowest
     domain_weights: dict[str, float] = field(default_factory=dict)  # {terminal: 2, swe: 1}; empty = as the data are
+    rollout: RolloutSettings = field(default_factory=RolloutSettings)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, StageSettings
 from agentworld.train.engine_limits import validate_engine
 from agentworld.train.rl_limits import check_rl
+from agentworld.train.rollout_limits import CORRECTIONS, ENGINES, validate_ranks, validate_rollout
 
 CHOICES = {
     "stage": ("all", "data", "cpt", "sft", "rl", "eval"),
@@ -42,6 +43,8 @@ CHOICES = {
     "cpt.lr_scheduler": ("cosine", "constant"),
     "sft.lr_scheduler": ("cosine", "constant"),
     "rl.lr_scheduler": ("cosine", "constant"),
+    "rl.rollout.engine": ENGINES,
+    "rl.rollout.importance_sampling_mode": CORRECTIONS,
     "eval.prompt": ("stage", "rl"),
     "wandb.mode": ("online", "offline", "disabled"),
 }
@@ -51,6 +54,7 @@ POSITIVE = (
     *(f"{stage}.{key}" for stage in ("cpt", "sft") for key in ("rows_per_device", "gradient_accumulation_steps")),
     *(f"rl.{key}" for key in ("prompts_per_rollout", "mini_batches", "completions_per_device")),
     *(f"rl.{key}" for key in ("epsilon", "temperature", "max_completion_tokens")),
+    *(f"rl.rollout.{key}" for key in ("server_port", "server_timeout", "group_port", "tensor_parallel_size")),
     *(f"eval.{key}" for key in ("examples", "batch_size", "max_new_tokens", "reward_examples")),
     *(f"data.{key}" for key in ("min_turns", "cpt_row_tokens", "sft_row_tokens", "rl_prompt_tokens")),
     *(f"data.record.{key}" for key in ("count", "min_turns", "command_timeout", "max_output_chars")),
@@ -65,6 +69,8 @@ NOT_NEGATIVE = (
     *(f"{stage}.router_aux_loss_coef" for stage in ("cpt", "sft", "rl")),
     *(f"data.split.{pool}" for pool in ("cpt", "sft", "rl")),
     *("rl.beta", "seed", "nproc", "data.record.workers", "reward.rubric_weight", "reward.rule_weight"),
+    *(f"rl.rollout.{key}" for key in ("batch_size", "max_model_length")),
+    *(f"rl.rollout.importance_sampling_clip_{key}" for key in ("max", "min")),
     "eval.prompt_tokens",
     "engine.stage3_param_persistence_threshold",
     *(f"cluster.{key}" for key in ("gpus_per_node", "cpus_per_task", "signal_seconds")),
@@ -99,6 +105,7 @@ def validate(config: Config) -> None:
     _validate_data(config.data, config.stage)
     _validate_evaluation(config.eval)
     validate_engine(config)
+    validate_rollout(config)
     _validate_experts(config)
     _validate_cluster(config.cluster, config.engine.device)
 
@@ -120,6 +127,8 @@ def validate_processes(config: Config, nproc: int) -> None:
     if config.stage not in ("data", "cpt"):
         check_load(config.reward, nproc, completions, rl.max_completion_tokens)
     mini_batch = completions // rl.mini_batches
+    if config.stage in ("all", "rl"):
+        validate_ranks(rl.rollout, nproc)
     if config.stage in ("all", "rl") and mini_batch % (rl.completions_per_device * nproc):
         raise RequestError(
             f"rl: a mini-batch of {mini_batch} completions (prompts_per_rollout x num_generations / mini_batches) does "

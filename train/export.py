@@ -1,4 +1,4 @@
-"""From a live DeepSpeed engine to Hugging Face safetensors, one parameter in memory at a time.
+"""From a live DeepSpeed engine to Hugging Face safetensors, or to a sampler, one parameter in memory at a time.
 
 Works for every ZeRO stage, with and without AutoEP; the layout is the fused one that `from_pretrained` of the text
 class reads (experts as `gate_up_proj` [E, 2 f, h] and `down_proj` [E, h, f]). `train/release.py` renames it.
@@ -73,17 +73,41 @@ def write(
 
 def entries(model: nn.Module) -> Iterator[Entry]:
     """One entry for each Hugging Face tensor of a live model, in the order of its parameters; equal on every rank."""
+    for name, layer, parameters in _walk(model):
+        if layer is None:
+            fetch = functools.partial(_replicated, parameters[0])
+            yield Entry(name, _shape(parameters[0]), parameters[0].dtype, fetch)
+        else:
+            yield _expert_entry(name, layer, parameters)
+
+
+@torch.no_grad()
+def tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and values of each entry, on the device of the model and whole on every rank, one at a time.
+
+    Collective: every rank takes them all. A tensor may be gone when the next one is asked for.
+    """
+    for name, layer, parameters in _walk(model):
+        if layer is None:
+            with _whole(parameters[0]):
+                yield name, parameters[0].detach()
+        else:
+            yield name, torch.cat([_experts_of_all_ranks(layer, parameter) for parameter in parameters], dim=1)
+
+
+def _walk(model: nn.Module) -> Iterator[tuple[str, AutoEPMoELayer | None, list[nn.Parameter]]]:
+    """The Hugging Face name of each tensor, and the parameters that it is made of: one, or with the layer of AutoEP
+    those of its experts on this rank, to be put side by side."""
     expert_layers = {name: module for name, module in model.named_modules() if isinstance(module, AutoEPMoELayer)}
     for name, parameter in model.named_parameters():
         layer = next((layer for prefix, layer in expert_layers.items() if name.startswith(f"{prefix}.experts.")), None)
         if layer is None:
             if ".mlp.gate.gate." not in name:  # AutoEP's alias of the router weight
-                fetch = functools.partial(_replicated, parameter)
-                yield Entry(_hugging_face_name(name), _shape(parameter), parameter.dtype, fetch)
+                yield _hugging_face_name(name), None, [parameter]
         elif name.endswith("experts.w1"):
             prefix = name.removesuffix("w1")
-            yield _expert_entry(f"{prefix}gate_up_proj", layer, [layer.experts.w1, layer.experts.w3])
-            yield _expert_entry(f"{prefix}down_proj", layer, [layer.experts.w2])
+            yield f"{prefix}gate_up_proj", layer, [layer.experts.w1, layer.experts.w3]
+            yield f"{prefix}down_proj", layer, [layer.experts.w2]
 
 
 def _expert_entry(name: str, layer: AutoEPMoELayer, parameters: list[nn.Parameter]) -> Entry:
@@ -143,6 +167,17 @@ def _all_experts(
                 if whole is not None:
                     whole[place * count : (place + 1) * count, column * rows : (column + 1) * rows].copy_(part)
     return whole
+
+
+def _experts_of_all_ranks(layer: AutoEPMoELayer, parameter: nn.Parameter) -> torch.Tensor:
+    """[E, f, h] on every rank of the expert-parallel group, from [E / degree, f, h] on each."""
+    with _whole(parameter):
+        local = parameter.detach().contiguous()
+        if layer.ep_size == 1:
+            return local.clone() if hasattr(parameter, "ds_id") else local
+        whole = torch.empty((layer.ep_size * local.shape[0], *local.shape[1:]), dtype=local.dtype, device=local.device)
+        dist.all_gather_into_tensor(whole, local, group=layer.ep_group)
+        return whole
 
 
 def _rank() -> int:

@@ -8,6 +8,7 @@ from transformers import Qwen3_5MoeTextConfig
 from agentworld.train.architecture import Parameters
 from agentworld.train.config import Config
 from agentworld.train.memory import CARDS, HEADROOM, Engine, estimate, stages_of
+from agentworld.train.rollout_limits import reserved
 
 ENGINES = {
     "zero1": Engine(1),
@@ -29,9 +30,9 @@ class Fit:
     peak: int
 
 
-def usable(card: str) -> int:
-    """Bytes of a card without its headroom."""
-    return int(CARDS[card] * (1 - HEADROOM))
+def usable(card: str, share: float = 0.0) -> int:
+    """Bytes of a card without its headroom and the share that another engine holds."""
+    return int(CARDS[card] * (1 - HEADROOM - share))
 
 
 def smallest(
@@ -39,6 +40,7 @@ def smallest(
 ) -> Fit | None:
     """The fewest GPUs, and of the degrees of expert parallelism that fit there the one with the lowest peak; None where
     the batches of RL do not divide over as many as would be needed, or 1,024 are too few."""
+    limit = usable(card, reserved(config.rl.rollout) if "rl" in stages_of(config) else 0.0)
     for gpus in COUNTS:
         if not _divides(config, gpus):
             continue
@@ -46,7 +48,7 @@ def smallest(
             fit
             for degree in _degrees(architecture.num_experts, gpus)
             if (fit := on(config, architecture, parameters, replace(engine, expert_parallel=degree), gpus)).peak
-            <= usable(card)
+            <= limit
         ]
         if fits:
             return min(fits, key=lambda fit: fit.peak)

@@ -20,6 +20,7 @@ from agentworld.train.activations import Kernels
 from agentworld.train.architecture import Parameters
 from agentworld.train.config import Config, EngineSettings
 from agentworld.train.engine import inference_settings
+from agentworld.train.rollout_limits import uses_vllm
 
 CARDS = {"80 GB": 79 << 30, "141 GB": 139 << 30}  # bytes that torch may use on an H100 80 GB and an H200
 HEADROOM = 0.10  # share of a card that stays free
@@ -253,7 +254,8 @@ class Stage:
 
 def rows_per_rank(config: Config, ranks: int) -> int:
     """Completions that one rank samples at once in a rollout."""
-    return -(-config.rl.prompts_per_rollout * config.rl.num_generations // ranks)
+    rows = -(-config.rl.prompts_per_rollout * config.rl.num_generations // ranks)
+    return min(rows, config.rl.rollout.batch_size or rows)
 
 
 def stages_of(config: Config) -> list[str]:
@@ -264,12 +266,12 @@ def stages_of(config: Config) -> list[str]:
 def estimate(
     config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, engine: Engine, ranks: int
 ) -> dict[str, Memory]:
-    """The memory of each stage of a run; RL is its training beside its sampling."""
+    """The memory of each stage of a run; RL is its training beside its sampling, unless vLLM samples."""
     stage = Stage(architecture, parameters, engine, ranks, config.model.dtype)
     found = {
         name: stage.training(batch_of(config, name), config.model.gradient_checkpointing) for name in stages_of(config)
     }
-    if "rl" in found:
+    if "rl" in found and not uses_vllm(config.rl.rollout):
         sampling = stage.generation(
             rows_per_rank(config, ranks),
             config.data.rl_prompt_tokens,

@@ -26,6 +26,7 @@ from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.launch import STOPPED, Outcome, launch, visible_gpus
+from agentworld.train.rollout_limits import require_vllm
 from agentworld.train.run_directory import open_run, parent_of
 from agentworld.train.screen import screen
 from agentworld.train.stop import STOP_FILE
@@ -156,6 +157,8 @@ def check_inputs(config: Config) -> None:
     check_paths(config.data.documents)
     if config.stage not in ("data", "cpt"):
         require_judge(config.reward)
+    if config.stage in ("all", "rl"):
+        require_vllm(config.rl.rollout)
     model = Path(config.model.path)
     if config.model.path and not (model / "config.json").is_file():
         raise RequestError(f"model.path={model} is not a Hugging Face directory: it holds no config.json")

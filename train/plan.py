@@ -19,6 +19,7 @@ from agentworld.train.architecture import Parameters, count, text_config
 from agentworld.train.compose import compose
 from agentworld.train.config import Config
 from agentworld.train.plan_checks import Check, checks, files_read
+from agentworld.train.rollout_limits import reserved
 
 DONE = 0
 SIZES = ("num_hidden_layers", "hidden_size", "num_experts", "num_experts_per_tok", "vocab_size")
@@ -131,8 +132,10 @@ def _memory_checks(
     card = max(memory.CARDS, key=memory.CARDS.__getitem__)
     found = []
     for name, used in [*stages.items(), ("evaluation", evaluation)]:
-        smallest = next((card for card in memory.CARDS if used.peak <= fitting.usable(card)), None)
+        share = reserved(config.rl.rollout) if name == "rl" else 0.0
+        smallest = next((card for card in memory.CARDS if used.peak <= fitting.usable(card, share)), None)
         peak = f"{used.peak / 2**30:.1f} GiB a GPU ({used.moment})"
+        peak += f" beside vLLM's {share:.0%} of it" if share else ""
         if smallest:
             found.append(Check(f"memory {name}", True, f"{peak} fit a card of {smallest}"))
         else:
@@ -145,7 +148,7 @@ def _way_out(stage: str) -> str:
     if stage == "evaluation":
         return "set eval.divided=true, or lower eval.batch_size or eval.prompt_tokens"
     if stage == "rl":
-        return "lower data.rl_prompt_tokens, rl.prompts_per_rollout or rl.completions_per_device"
+        return "lower data.rl_prompt_tokens, rl.completions_per_device or rl.rollout.batch_size (0 = all of a rollout)"
     return f"lower data.{stage}_row_tokens or {stage}.rows_per_device, or set model.gradient_checkpointing=true"
 
 

@@ -35,11 +35,17 @@ NOT_TEXT = re.compile("|".join(Qwen3_5MoeForCausalLM._keys_to_ignore_on_load_une
 
 def entries(text: Sequence[Entry], source: Path | None) -> list[Entry]:
     """Our tensors under their released names, then what is carried from `source` (`source_of`)."""
-    renamed = [
-        replace(entry, name=re.sub(r"^model\.", TEXT_PREFIX, entry.name)) if entry.name != "lm_head.weight" else entry
-        for entry in text
-    ]
-    return [*renamed, *(_carried(source) if source else ())]
+    return [*(replace(entry, name=released_name(entry.name)) for entry in text), *(_carried(source) if source else ())]
+
+
+def released_name(name: str) -> str:
+    """The name of a text tensor in the released layout; one that has it already keeps it."""
+    return name if name.startswith(TEXT_PREFIX) else re.sub(r"^model\.", TEXT_PREFIX, name)
+
+
+def stored(directory: Path) -> list[Entry]:
+    """The text tensors of a Hugging Face directory, under the names that they have there."""
+    return [_stored(name, path) for name, path in _files_of(directory).items() if not NOT_TEXT.match(name)]
 
 
 def source_of(*candidates: Path | None) -> Path | None:
@@ -75,12 +81,14 @@ def copy_processor(source: Path | None, directory: Path) -> None:
 
 
 def _carried(source: Path) -> Iterator[Entry]:
-    for name, path in _files_of(source).items():
-        if NOT_TEXT.match(name):
-            with safe_open(path, "pt") as file:
-                part = file.get_slice(name)
-                shape, dtype = tuple(part.get_shape()), str_to_torch_dtype[part.get_dtype()]
-            yield Entry(name, shape, dtype, functools.partial(_read, path, name))
+    return (_stored(name, path) for name, path in _files_of(source).items() if NOT_TEXT.match(name))
+
+
+def _stored(name: str, path: Path) -> Entry:
+    with safe_open(path, "pt") as file:
+        part = file.get_slice(name)
+        shape, dtype = tuple(part.get_shape()), str_to_torch_dtype[part.get_dtype()]
+    return Entry(name, shape, dtype, functools.partial(_read, path, name))
 
 
 def _read(path: Path, name: str, writer: int) -> torch.Tensor | None:

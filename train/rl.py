@@ -7,6 +7,7 @@ relative to the group of samples of the same prompt; ratio and clip act on whole
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
@@ -19,7 +20,7 @@ from agentworld.rewards.judge import Completion, Outcome, Panel, reward_all
 from agentworld.rewards.judge_checks import NO_REFERENCE_ANSWER
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory
+from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory, vllm_rollouts
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.generation import panel_of, stored_row
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
@@ -46,8 +47,9 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     prompts = training_prompts(stage, stage.settings, every.select_columns(list(COLUMNS)))
     require_reference_answers(prompts, settings)
     panel = panel_of(settings, stage.run_dir, Renderer(stage.tokenizer))
-    reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel)
-    return GspoTrainer(
+    judging = EarlyJudging(panel, Renderer(stage.tokenizer), prompt_ids) if panel else None
+    reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel, judging)
+    trainer = GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
         args=arguments,
@@ -55,7 +57,11 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
         processing_class=stage.tokenizer,
         prompt_ids=prompt_ids,
         judge_failed_limit=settings.judge.failed_limit,
+        vllm_directory=vllm_rollouts.directory(stage.config, stage.parent, stage.directory, stage.data / "tokenizer"),
     )
+    trainer.rollout_batch_size = stage.settings.rollout.batch_size
+    trainer.judging = judging
+    return trainer
 
 
 def training_prompts(stage: Stage, settings: RlSettings, prompts: Dataset) -> Dataset:
@@ -111,7 +117,7 @@ def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
         temperature=settings.temperature,
         top_p=1.0,
         top_k=0,
-        generation_kwargs={"use_cache": True},  # the trainer turns it off in the model's config
+        **vllm_rollouts.arguments(stage.config, Renderer(stage.tokenizer).end_id),
         importance_sampling_level="sequence",
         loss_type="grpo",
         scale_rewards="group",
@@ -137,6 +143,7 @@ def reward_function(
     directory: Path,
     prompt_ids: Mapping[str, Sequence[int]],
     panel: Panel | None,
+    judging: "EarlyJudging | None" = None,
 ) -> Callable[..., list[float | None]]:
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
@@ -146,6 +153,7 @@ def reward_function(
     Args:
         prompt_ids: what the model reads, by the prompt's key: judge, verifiers and guards get the model's own history.
         panel: the judges, None for the offline scorer.
+        judging: whoever gave completions to the panel while others were sampled.
     """
     renderer = Renderer(tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
@@ -154,15 +162,10 @@ def reward_function(
         prompts, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric,
         reference_answer=None, **_,
     ):  # fmt: skip
-        # The samples of a group share their prompt, which may be long: it is taken apart once.
-        read = {key: tuple(renderer.messages(prompt_ids[key])) for key in set(prompts)}
-        turns = list(zip(observation, action, deterministic, domain, strict=True))
         initials = reference_answer or [None] * len(prompts)
-        items = [
-            Completion(renderer.parse(ids, tagged=True), *turn, read[key], initial)
-            for key, ids, turn, initial in zip(prompts, completion_ids, turns, initials, strict=True)
-        ]
-        watch = Watch(panel) if panel else None
+        turns = list(zip(observation, action, deterministic, domain, initials, strict=True))
+        items = completions_of(renderer, prompt_ids, prompts, completion_ids, turns)
+        watch = judging.watch() if judging else Watch(panel) if panel else None
         outcomes = reward_all(items, settings, panel)
         if watch:
             log_judgements(outcomes, watch, log_metric)
@@ -182,6 +185,52 @@ def reward_function(
         return [outcome.total for outcome in outcomes]
 
     return hybrid_reward
+
+
+def completions_of(
+    renderer: Renderer,
+    prompt_ids: Mapping[str, Sequence[int]],
+    prompts: Sequence[str],
+    completion_ids: Sequence[Sequence[int]],
+    turns: Sequence[tuple[str, str, bool | None, str, str | None]],
+) -> list[Completion]:
+    """What was sampled, as the reward takes it. `turns`: observation, action, deterministic, domain and reference
+    answer (None: there is none) of each."""
+    # The samples of a group share their prompt, which may be long: it is taken apart once.
+    read = {key: tuple(renderer.messages(prompt_ids[key])) for key in set(prompts)}
+    return [
+        Completion(renderer.parse(ids, tagged=True), *turn, read[key], initial)
+        for key, ids, (*turn, initial) in zip(prompts, completion_ids, turns, strict=True)
+    ]
+
+
+class EarlyJudging:
+    """Gives completions to the judges as soon as they are sampled; the reward takes their verdicts up."""
+
+    def __init__(self, panel: Panel, renderer: Renderer, prompt_ids: Mapping[str, Sequence[int]]) -> None:
+        self._panel, self._renderer, self._prompt_ids = panel, renderer, prompt_ids
+        self._watch: Watch | None = None
+
+    def begin(self, rows: Sequence[Mapping[str, Any]], completion_ids: Sequence[Sequence[int]]) -> None:
+        """Submit completions with their rows of the data set; returns at once."""
+        self._watch = self._watch or Watch(self._panel)
+        turns = [
+            (row["observation"], row["action"], row["deterministic"], row["domain"], row.get("reference_answer"))
+            for row in rows
+        ]
+        prompts = [row["prompt"] for row in rows]
+        self._panel.submit(completions_of(self._renderer, self._prompt_ids, prompts, completion_ids, turns))
+
+    def watch(self) -> Watch:
+        """Counts from the first submission of this rollout on, seconds from now on."""
+        watch, self._watch = self._watch or Watch(self._panel), None
+        watch.waits()
+        return watch
+
+    def abandon(self) -> None:
+        """Give up what was submitted."""
+        self._watch = None
+        self._panel.abandon()
 
 
 def log_judgements(outcomes: Sequence[Outcome], watch: Watch, log_metric: Callable[[str, float], None]) -> None:

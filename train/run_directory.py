@@ -47,6 +47,8 @@ FREE_KEYS = (
     "nproc",
     "cluster.",
     *(f"reward.judge.{key}" for key in JUDGE_KEYS),
+    "rl.rollout.server_",  # and so may the server that samples
+    "rl.rollout.group_port",
 )
 
 

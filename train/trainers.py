@@ -21,7 +21,8 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trl import GRPOTrainer, SFTTrainer
 
 from agentworld.data.errors import ContentError
-from agentworld.train import checkpoint, resume, stop
+from agentworld.train import checkpoint, resume, stop, vllm_rollouts
+from agentworld.train.rollout_batches import BatchedRollouts
 
 BYTES_PER_PARAMETER = 16  # weights, fp32 master copy and two Adam moments: an upper bound for any ZeRO stage
 
@@ -133,14 +134,26 @@ class PackedTrainer(StageTrainer, SFTTrainer):
         return (totals[0] / totals[1]).item() if totals[1] > 0 else None
 
 
-class GspoTrainer(StageTrainer, GRPOTrainer):
+class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
     """`trl.GRPOTrainer` whose prompts are keys into a table of token ids, and whose rollouts survive a resume."""
 
-    def __init__(self, *args, prompt_ids: dict[str, list[int]], judge_failed_limit: float = 1.0, **kwargs) -> None:
-        """`judge_failed_limit`: above this share of failed judgements in a rollout the stage stops."""
+    def __init__(
+        self,
+        *args,
+        prompt_ids: dict[str, list[int]],
+        judge_failed_limit: float = 1.0,
+        vllm_directory: Path | None = None,
+        **kwargs,
+    ) -> None:
+        """`judge_failed_limit`: above this share of failed judgements in a rollout the stage stops. `vllm_directory`:
+        where a colocated vLLM starts from."""
         self._prompt_ids = prompt_ids
         self._judge_failed_limit = judge_failed_limit
-        super().__init__(*args, **kwargs)
+        with vllm_rollouts.started_from(vllm_directory):
+            super().__init__(*args, **kwargs)
+        if self.use_vllm:
+            vllm_rollouts.check_server(self.vllm_generation, self.args.vllm_max_model_length)
+            vllm_rollouts.send_exported_tensors(self.vllm_generation)
         # Ranks that generate different lengths would wait for each other in ZeRO's and AutoEP's collectives.
         if self.args.world_size > 1:
             self.model.generate = functools.partial(self.model.generate, synced_gpus=True)
