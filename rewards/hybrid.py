@@ -20,7 +20,7 @@ from agentworld.data.render import Prediction
 from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
 from agentworld.rewards.rubric import LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RewardSettings
-from agentworld.rewards.verdicts import Context, Item, Verdict
+from agentworld.rewards.verdicts import NO_RULING, Context, Item, Ruling, Verdict
 from agentworld.rewards.verifiers import RULE_SCALE, RULES
 
 RUBRIC_SCALE = 5.0  # from the mean of the dimensions to the reward
@@ -61,6 +61,7 @@ def reward(
     settings: RewardSettings,
     scores: RubricScores | None = None,
     context: Context = NO_CONTEXT,
+    ruling: Ruling = NO_RULING,
 ) -> Reward:
     """Reward one completion of the policy.
 
@@ -70,6 +71,7 @@ def reward(
         deterministic: whether the observation follows from the session alone; None (unknown) counts as no.
         scores: what a judge gave; None computes the reference scores.
         context: domain and history, for the verifiers of the domain and the guards.
+        ruling: of the synthesised verifiers of the turn; their verdicts count like those of the domain.
 
     Returns:
         Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights).
@@ -81,7 +83,7 @@ def reward(
     if (broken := without_rubric(prediction)) is not None:
         return broken
     item = Item(prediction.text, reference, action, deterministic, context)
-    verdicts = RULES[settings.rule](item)
+    verdicts = [*RULES[settings.rule](item), *ruling.verdicts]
     hits = content_hits(item)
     obeyed = settings.guards != "report"
     if scores is None:
@@ -97,6 +99,8 @@ def reward(
     if caught:
         scores = RubricScores(LOWEST, LOWEST, LOWEST, LOWEST, LOWEST)
     got = _combined(scores, verdicts, caught, _weights(settings, context.domain))
+    if ruling.silent:
+        got = replace(got, reason=f"{got.reason}; no verdict of {'; '.join(ruling.silent)}")
     fired = _words(hits, settings.guards)
     if caught and settings.guards == "zero":
         return replace(got, total=0.0, reason=f"0: {fired}", guards=tuple(hits))

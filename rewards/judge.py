@@ -22,7 +22,7 @@ from agentworld.rewards.judge_client import JudgeClient, JudgementError
 from agentworld.rewards.judge_prompt import Case, JudgePrompt, TooLongError, judge_prompt
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
-from agentworld.rewards.verdicts import context_of_messages
+from agentworld.rewards.verdicts import NO_RULING, Ruling, context_of_messages
 
 CACHE_FILE = "judge_cache.sqlite"  # of a run directory
 
@@ -43,7 +43,8 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Completion:
-    """What is needed to reward one completion. `messages`: what the model read, for judge, verifiers and guards."""
+    """What is needed to reward one completion. `messages`: what the model read, for judge, verifiers and guards.
+    `ruling`: of the synthesised verifiers, where there are some."""
 
     prediction: Prediction
     truth: str
@@ -51,12 +52,13 @@ class Completion:
     deterministic: bool | None
     domain: str
     messages: tuple[Message, ...]
+    ruling: Ruling = NO_RULING
 
     def reward(self, settings: RewardSettings, scores: RubricScores | None) -> hybrid.Reward:
         """`hybrid.reward`, with the scores of a judge or, None, of the reference scorer."""
         context = context_of_messages(self.domain, self.messages)
         exact = self.deterministic
-        return hybrid.reward(self.prediction, self.truth, self.action, exact, settings, scores, context)
+        return hybrid.reward(self.prediction, self.truth, self.action, exact, settings, scores, context, self.ruling)
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,9 @@ def answers(source: str, predictions: list, limits: dict, null: int, program: ct
         if left <= 0:
             found.append(f"not asked: the {limits['batch_seconds']:g} s of its batch were over")
         else:
-            found.append(answer(source, prediction, min(limits["seconds"], left), limits["memory_bytes"], null, program))
+            found.append(
+                answer(source, prediction, min(limits["seconds"], left), limits["memory_bytes"], null, program)
+            )
     return found
 
 

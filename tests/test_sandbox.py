@@ -133,7 +133,7 @@ def test_a_batch_ends_when_its_time_is_over() -> None:
 
 def test_a_sandbox_that_dies_or_hangs_gives_reasons(monkeypatch) -> None:
     tasks = [Task(GOOD, ["exit 7"]), Task(GOOD, ["a", "b"])]
-    assert sandbox._answers(tasks, '[true]\n[fal', "Killed\n") == [[True], ["the sandbox ended early: Killed"] * 2]
+    assert sandbox._answers(tasks, "[true]\n[fal", "Killed\n") == [[True], ["the sandbox ended early: Killed"] * 2]
     monkeypatch.setattr(sandbox, "START_SECONDS", 0.0)
     answers = sandbox.run([Task(body("while True: pass"), ["x"])], Limits(seconds=0.01), workers=1)
     assert isinstance(answers[0][0], str)

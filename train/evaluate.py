@@ -20,6 +20,7 @@ from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge import CACHE_FILE, Completion, Panel, reward_all
 from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.turn_verifiers import load
 from agentworld.train import checkpoint, engine, fidelity, kernels, model, report, run_directory, stop
 from agentworld.train.config import Config
 
@@ -186,7 +187,7 @@ def _rewards(generator: Generator, examples: list[Example], answers: list[list[i
     recipe's limits were checked; all ranks begin them together, so that none waits for another beyond the deadline."""
     settings, renderer, rl = generator.config.reward, generator.renderer, generator.config.rl
     at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
-    panel = None
+    panel, verifiers = None, load(settings.verifiers)
     if settings.rubric == "judge":
         panel = Panel(settings, generator.run_dir / CACHE_FILE, renderer.count, engine.world_size())
     items = [
@@ -200,6 +201,8 @@ def _rewards(generator: Generator, examples: list[Example], answers: list[list[i
         )
         for example, ids in zip(examples, answers, strict=True)
     ]
+    if verifiers:
+        items = verifiers.ruled([example.key for example in examples], items)
     totals: list[float | None] = []
     for first in range(0, engine.largest(len(items)), at_once):
         if engine.largest(int(stop.requested(generator.run_dir))):

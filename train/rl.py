@@ -18,6 +18,7 @@ from agentworld.rewards import hybrid
 from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.turn_verifiers import TurnVerifiers, load, shares
 from agentworld.train import engine, model
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
@@ -44,7 +45,12 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
         if settings.rubric == "judge"
         else None
     )
-    reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel)
+    verifiers = load(settings.verifiers)
+    if verifiers:
+        covered = verifiers.coverage(zip(prompts["prompt"], prompts["observation"], strict=True))
+        if engine.rank() == 0:
+            print(f"rl  {covered}", flush=True)
+    reward = reward_function(stage.tokenizer, settings, stage.directory / "completions", prompt_ids, panel, verifiers)
     return GspoTrainer(
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
@@ -96,6 +102,7 @@ def reward_function(
     directory: Path,
     prompt_ids: Mapping[str, Sequence[int]],
     panel: Panel | None,
+    verifiers: TurnVerifiers | None = None,
 ) -> Callable[..., list[float | None]]:
     """The reward as TRL calls it: on the sampled ids, since TRL's text has lost `<think>` and the end of turn.
 
@@ -105,6 +112,7 @@ def reward_function(
     Args:
         prompt_ids: what the model reads, by the prompt's key: judge, verifiers and guards get the model's own history.
         panel: the judges, None for the offline scorer.
+        verifiers: the synthesised ones of `reward.verifiers`.
     """
     renderer = Renderer(tokenizer)
     directory.mkdir(parents=True, exist_ok=True)
@@ -119,6 +127,10 @@ def reward_function(
             Completion(renderer.parse(ids, tagged=True), *turn, read[key])
             for key, ids, turn in zip(prompts, completion_ids, turns, strict=True)
         ]
+        if verifiers:
+            items = verifiers.ruled(prompts, items)
+            for name, share in shares([item.ruling for item in items]).items():
+                log_metric(name, share)
         watch = Watch(panel) if panel else None
         outcomes = reward_all(items, settings, panel)
         if watch:
