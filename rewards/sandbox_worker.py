@@ -26,11 +26,11 @@ import struct
 import sys
 import time
 
-# What a verifier may import: loaded before the file system is gone. `_strptime` and the codecs are loaded late by others.
+# What a verifier may import: loaded before the file system is gone, as is what these load late.
 MODULES = (
-    "ast", "base64", "binascii", "bisect", "collections", "collections.abc", "csv", "dataclasses", "datetime", "decimal",
-    "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "html", "html.parser", "io", "ipaddress",
-    "itertools", "json", "math", "operator", "posixpath", "re", "shlex", "statistics", "string", "textwrap", "time",
+    "ast", "base64", "binascii", "bisect", "collections", "collections.abc", "csv", "dataclasses", "datetime",
+    "decimal", "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "html", "html.parser", "io",
+    "ipaddress", "itertools", "json", "math", "operator", "posixpath", "re", "shlex", "statistics", "string", "textwrap", "time",
     "typing", "unicodedata", "urllib.parse", "uuid", "xml.etree.ElementTree",
 )  # fmt: skip
 _LOADED_LATE = ("_strptime", "encodings.ascii", "encodings.latin_1", "encodings.idna", "encodings.utf_16")

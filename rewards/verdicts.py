@@ -63,7 +63,8 @@ class Verdict:
 @dataclass(frozen=True)
 class Ruling:
     """What verifiers that a model wrote said of one prediction (rewards/turn_verifiers.py). `silent`: for each that
-    ended without a verdict, its name and why; `stale`: there is one for this turn, but for another text of the truth."""
+    ended without a verdict, its name and why; `stale`: there is one for this turn, but for another text of
+    the truth."""
 
     verdicts: tuple[Verdict, ...] = ()
     silent: tuple[str, ...] = ()

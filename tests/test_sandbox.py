@@ -55,7 +55,7 @@ HOSTILE = {
     "writes": (body("open('{outside}', 'w').write('x')", "return True"), "PermissionError"),
     "prints a result": (body("print('[true, true]', flush=True)", "import os", "os._exit(0)"), "without an answer"),
     "writes to descriptors": (
-        body("import os", "for d in range(64):", "    try: os.write(d, b'1')", "    except OSError: pass", "os._exit(0)"),
+        body("import os", "for d in range(9):", "    try: os.write(d, b'1')", "    except OSError: 0", "os._exit(0)"),
         "pipe of its answer",
     ),
     "fills descriptors": (
@@ -77,10 +77,8 @@ HOSTILE = {
     "no Python": ("def verify(prediction:\n", "SyntaxError"),
     "not a bool": (body("return 'yes'"), "answered str"),
     "huge exception": (body("raise ValueError('x' * 10**7)"), "ValueError: xxx"),
-    "raw system call": (
-        body("import ctypes", "return ctypes.CDLL(None).syscall(165, b'a', b'b', b'c', 0, 0) == 0"),
-        "",
-    ),
+    "raw socket": (body("import ctypes", "return ctypes.CDLL(None).socket(2, 1, 0) >= 0"), ""),
+    "raw signal": (body("import ctypes", "return ctypes.CDLL(None).kill(1, 9) == 0"), ""),
 }  # fmt: skip
 
 
@@ -95,8 +93,8 @@ def test_hostile_verifiers_get_no_verdict_and_harm_nothing(tmp_path) -> None:
     assert time.monotonic() - start < 60
     for name, (answer,), good in zip(HOSTILE, answers[::2], answers[1::2], strict=True):
         assert good == [True, False], name
-        if name == "raw system call":
-            assert answer is False or isinstance(answer, str), name  # refused: it answers -1
+        if name.startswith("raw "):
+            assert answer is False or isinstance(answer, str), name  # refused: the call answers -1
             continue
         assert isinstance(answer, str) and HOSTILE[name][1] in answer and len(answer) < 300, (name, answer)
     assert not outside.exists()
@@ -140,7 +138,7 @@ def test_a_sandbox_that_dies_or_hangs_gives_reasons(monkeypatch) -> None:
 
 
 def test_an_unusable_system_is_refused_with_the_way_out() -> None:
-    with pytest.raises(sandbox.UnavailableError, match="unshare: not permitted.*user namespaces.*reward.verifiers"):
+    with pytest.raises(sandbox.UnavailableError, match=r"unshare: not permitted.*user namespaces.*reward.verifiers"):
         sandbox._answers([Task(GOOD, ["x"])], '{"failed": "unshare: not permitted"}\n', "")
 
 
