@@ -30,8 +30,8 @@ import time
 MODULES = (
     "ast", "base64", "binascii", "bisect", "collections", "collections.abc", "csv", "dataclasses", "datetime",
     "decimal", "difflib", "enum", "fractions", "functools", "hashlib", "heapq", "html", "html.parser", "io",
-    "ipaddress", "itertools", "json", "math", "operator", "posixpath", "re", "shlex", "statistics", "string", "textwrap", "time",
-    "typing", "unicodedata", "urllib.parse", "uuid", "xml.etree.ElementTree",
+    "ipaddress", "itertools", "json", "math", "operator", "posixpath", "re", "shlex", "statistics", "string",
+    "textwrap", "time", "typing", "unicodedata", "urllib.parse", "uuid", "xml.etree.ElementTree",
 )  # fmt: skip
 _LOADED_LATE = ("_strptime", "encodings.ascii", "encodings.latin_1", "encodings.idna", "encodings.utf_16")
 
