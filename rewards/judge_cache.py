@@ -28,9 +28,10 @@ create table if not exists verdicts (
 
 @dataclass(frozen=True)
 class Judged:
-    """One reply of one judge. Tokens are those that the endpoint counted."""
+    """One reply of one judge. `scores`: a text where something else than scores was asked for. Tokens are those that
+    the endpoint counted."""
 
-    scores: RubricScores
+    scores: RubricScores | str
     reply: str
     prompt_tokens: int
     completion_tokens: int
@@ -61,12 +62,14 @@ class JudgeCache:
         found = {}
         for key in keys:
             for scores, *rest in self._run(query, (key,)):
-                found[key] = Judged(RubricScores(*json.loads(scores)), *rest)
+                value = json.loads(scores)
+                found[key] = Judged(value if isinstance(value, str) else RubricScores(*value), *rest)
         return found
 
     def put(self, key: str, model: str, judged: Judged) -> None:
         """Keep a verdict; the first one of a key stays."""
-        row = (key, model, json.dumps(astuple(judged.scores)), judged.reply, judged.prompt_tokens)
+        value = judged.scores if isinstance(judged.scores, str) else astuple(judged.scores)
+        row = (key, model, json.dumps(value), judged.reply, judged.prompt_tokens)
         row = (*row, judged.completion_tokens, time.time())
         self._run("insert or ignore into verdicts values (?, ?, ?, ?, ?, ?, ?)", row)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentworld.rewards.judge_cache import Judged
 from agentworld.rewards.judge_prompt import JudgePrompt
-from agentworld.rewards.judge_reply import ReplyError, parse_reply
+from agentworld.rewards.judge_reply import ReplyError
 from agentworld.rewards.rate_limit import Pacer, backoff_seconds, retry_after_seconds
 from agentworld.rewards.settings import JudgeEndpoint, JudgeSettings
 
@@ -123,7 +123,7 @@ class JudgeClient:
         prices = self._endpoint.price_prompt * prompt_tokens + self._endpoint.price_completion * completion_tokens
         self.counts.cost += prices / MILLION
         try:
-            return Judged(parse_reply(text), text, prompt_tokens, completion_tokens)
+            return Judged(prompt.parse(text), text, prompt_tokens, completion_tokens)
         except ReplyError as error:
             raise _AttemptError(f"a reply without a usable evaluation: {error}") from None
 

@@ -7,13 +7,15 @@ The thinking of the policy is no part of a case.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
 from agentworld.data.render import Message
 from agentworld.data.schema import DOMAINS
+from agentworld.rewards.judge_reply import parse_reply
+from agentworld.rewards.rubric import RubricScores
 
 MARK_CHARACTERS = 12
 _INTRODUCTION = (
@@ -42,12 +44,14 @@ class Case:
 @dataclass(frozen=True)
 class JudgePrompt:
     """`tokens` is an estimate of the whole: exact for the case, 4 characters a token for the instructions.
-    `dropped_turns`: the oldest ones that the budget had no room for; the text says so at their place."""
+    `dropped_turns`: the oldest ones that the budget had no room for; the text says so at their place. `parse` makes
+    scores of a reply, or raises ReplyError."""
 
     system: str
     user: str
     tokens: int
     dropped_turns: int
+    parse: Callable[[str], RubricScores] = parse_reply
 
     @property
     def messages(self) -> list[dict[str, str]]:

@@ -136,7 +136,7 @@ def answer(source: str, prediction: str, seconds: float, memory: int, null: int,
     os.close(read_end)
     if message[:TOKEN_BYTES] == token and status == 0:
         kind, text = message[TOKEN_BYTES : TOKEN_BYTES + 1], message[TOKEN_BYTES + 1 :]
-        return {b"1": True, b"0": False}.get(kind) if not text else text.decode("utf-8", "replace")
+        return {b"1": True, b"0": False}.get(kind, "no answer") if not text else text.decode("utf-8", "replace")
     return _why_none(message, status, seconds)
 
 
