@@ -34,11 +34,12 @@ class UnavailableError(RequestError):
 @dataclass(frozen=True)
 class Limits:
     """`seconds` of one call, on the wall's clock; `batch_seconds` of all calls of one task; `memory_bytes` of address
-    space of one call, interpreter included."""
+    space of one call, interpreter included; `stop`: a task is not asked any more after a call without a verdict."""
 
     seconds: float = 5.0
     batch_seconds: float = 30.0
     memory_bytes: int = 512 << 20
+    stop: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,9 @@ def answers(source: str, predictions: list, limits: dict, null: int, program: ct
     found: list = []
     for prediction in predictions:
         left = end - time.monotonic()
-        if left <= 0:
+        if limits["stop"] and found and isinstance(found[-1], str):
+            found.append("not asked: a call before ended without a verdict")
+        elif left <= 0:
             found.append(f"not asked: the {limits['batch_seconds']:g} s of its batch were over")
         else:
             found.append(

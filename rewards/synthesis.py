@@ -30,8 +30,9 @@ AT_ONCE = 64  # trajectories in hand at a time: memory does not grow with the fi
 
 @dataclass(frozen=True)
 class SynthesisSettings:
-    """`prompt_tokens` of a question's material, estimated at 4 characters each; `agreement`: the least share of rollouts
-    on which rubric and verifier agree; `seed`: only the turn that RL of a run with this seed asks, None: every turn."""
+    """`prompt_tokens` of a question's material, estimated at 4 characters each; `agreement`: the least share of
+    rollouts on which rubric and verifier agree; `seed`: only the turn that RL of a run with this seed asks, None: every
+    turn."""
 
     prompt_tokens: int = 32768
     agreement: float = 0.8
@@ -125,7 +126,7 @@ def synthesise(
 def report(count: SynthesisCount, author: Author, rollouts: Rollouts) -> dict[str, Any]:
     """The counts as JSON, with what the requests took."""
     given = {"rows": rollouts.rows, "unusable": rollouts.unusable, "turns": len(rollouts.by_turn)}
-    return {**asdict(count), "rollouts": given, "requests": asdict(author.client.counts), "prompt": prompt_version()}
+    return {**vars(count), "rollouts": given, "requests": asdict(author.client.counts), "prompt": prompt_version()}
 
 
 def _chosen(

@@ -4,10 +4,10 @@ A proposal names its facts: pieces of the truth without which an answer is wrong
 
     facts        at least one; each a piece of the truth of two characters or more
     truth        verify(truth) is True
-    damage       verify(text) is False for each text that lacks a fact:
-                 the truth with one fact damaged (left out; a digit changed; two letters changed), every corruption of
-                 rewards/corruptions.py, and up to four other observations of the trajectory. A corruption elsewhere in
-                 the text leaves all facts standing, and what the verifier says of it is free: it tests one thing.
+    damage       verify(text) is False for the observation before, where it is another, and for each text that lacks a
+                 fact: the truth with one fact damaged (left out; a digit changed; two letters changed), every
+                 corruption of rewards/corruptions.py, and up to four other observations of the trajectory. A corruption
+                 elsewhere leaves all facts standing, and what the verifier says of it is free: it tests one thing.
     no failure   none of these calls ends without a verdict
     rollouts     where predictions of the turn are given: the share on which the verdict equals the label is at least
                  `agreement`. Label yes: the rubric's mean is at least `rubric_yes`, of 1 to 5.
@@ -18,7 +18,7 @@ A verifier that says yes to everything fails at `damage`: the empty text lacks e
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agentworld.data.errors import ContentError
@@ -33,6 +33,7 @@ from agentworld.rewards.rubric import reference_scores
 from agentworld.rewards.sandbox import Answer, Task
 from agentworld.rewards.turn_verifiers import LIMITS
 
+CHECKED = replace(LIMITS, stop=True)
 SHORTEST_FACT = 2  # characters that are not blank
 OTHER_OBSERVATIONS = 4
 
@@ -115,7 +116,7 @@ def check(proposals: Sequence[Proposal], rollouts: Rollouts, agreement: float) -
     open_ones = [number for number, outcome in enumerate(outcomes) if outcome is None]
     asked = [_texts(proposals[number], rollouts) for number in open_ones]
     tasks = [Task(proposals[number].code, texts) for number, texts in zip(open_ones, asked, strict=True)]
-    for number, texts, answers in zip(open_ones, asked, sandbox.run(tasks, LIMITS), strict=True):
+    for number, texts, answers in zip(open_ones, asked, sandbox.run(tasks, CHECKED), strict=True):
         said = dict(zip(texts, answers, strict=True))
         outcomes[number] = _checked(proposals[number], rollouts, said, agreement)
     return [outcome for outcome in outcomes if outcome is not None]
@@ -129,7 +130,12 @@ def damaged(proposal: Proposal) -> list[tuple[str, str]]:
     found += [("another turn", text) for text in others[:OTHER_OBSERVATIONS]]
     for fact in proposal.facts:
         found += [(f"{name} in a fact", truth.replace(fact, text)) for name, text in _damages(fact)]
-    return [(name, text) for name, text in found if any(fact not in text for fact in proposal.facts)]
+    stale = found[list(CORRUPTIONS).index("stale state")][1]
+    return [
+        (name, text)
+        for name, text in found
+        if text != truth and (text == stale or any(fact not in text for fact in proposal.facts))
+    ]
 
 
 def _damages(fact: str) -> Iterable[tuple[str, str]]:
