@@ -46,7 +46,7 @@ def test_the_reward_of_rl_takes_their_verdicts_and_tells_where_there_is_none(tmp
     ids = [renderer.final_turn("A terminal.", turns, 1, "hm", text).input_ids[len(prompt) :] for text in texts]
     ids[2] = ids[2][:-1]  # did not end: of broken form
 
-    def rewarded(*rows: dict, truth_of=truth_hash(TRUTH)) -> tuple[list[float], dict, list[dict]]:
+    def rewarded(*rows: dict) -> tuple[list[float], dict, list[dict]]:
         verifiers = load([written(tmp_path / "v.jsonl", *rows)])
         logged: dict[str, float] = {}
         settings, prompts = RewardSettings(guards="report"), {"t#1": prompt}
@@ -120,7 +120,7 @@ def test_a_damaged_line_names_its_place(tmp_path, line, said) -> None:
 
 
 def test_without_files_nothing_is_started_and_a_system_without_sandbox_is_refused(tmp_path, monkeypatch) -> None:
-    def unavailable(*_) -> None:
+    def unavailable(*_, **__) -> None:
         raise sandbox.UnavailableError("no namespaces")
 
     monkeypatch.setattr(sandbox, "run", unavailable)
