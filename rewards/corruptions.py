@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from agentworld.data import draws
 from agentworld.data.examples import Example
 from agentworld.data.render import Prediction
-from agentworld.rewards.hybrid import RUBRIC_SCALE, reward
+from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
+from agentworld.rewards.hybrid import RUBRIC_SCALE
+from agentworld.rewards.judge_prompt import messages_of
+from agentworld.rewards.outcomes import Completion, Outcome
 from agentworld.rewards.rubric import HIGHEST
-from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.verdicts import context_of
 
 MAXIMUM = RUBRIC_SCALE * HIGHEST
+PROMPT_SET = "brief"  # of the system prompt that a judge reads
 PRAISE = "The operation completed successfully with all fields correctly populated."
 
 _WORD = re.compile(r"[A-Za-z]{3,}")
@@ -89,43 +92,61 @@ CORRUPTIONS: dict[str, Callable[[Example], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Version:
+    """The truth of a turn, or a corruption of it, to be rewarded as a prediction. `key`: of the turn."""
+
+    domain: str
+    name: str
+    key: str
+    completion: Completion
+
+
+def versions(examples: Iterable[Example]) -> Iterator[Version]:
+    """The truth of each turn, as "truth", and every corruption that changes it."""
+    for example in examples:
+        context = context_of(example.domain, example.history, example.trajectory.system)
+        system = system_prompt(example.trajectory, EVALUATION_VERSION["rl"], PROMPT_SET)
+        messages = messages_of(system, example.history, example.action)
+        for name, text in _texts(example):
+            prediction = Prediction(text, None, ended=True, tag_valid=True)
+            rest = (example.observation, example.action, example.deterministic, example.domain, messages, None, context)
+            yield Version(example.domain, name, example.key, Completion(prediction, *rest))
+
+
 @dataclass
 class Proof:
     """What became of one corruption (or, as "truth", of the truth) in one domain. `margins`: the maximum minus the
-    reward, one a turn whose text it changed. `failed`: keys of turns on which the reward does not hold."""
+    reward, one a turn whose text it changed. `failed`: keys of turns on which the reward does not hold. `unjudged`: of
+    those that have no reward, since a judge failed."""
 
     margins: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
+    unjudged: list[str] = field(default_factory=list)
 
 
-def prove(examples: Iterable[Example], settings: RewardSettings) -> dict[tuple[str, str], Proof]:
-    """Score the truth and every corruption of each turn, by (domain, name); "truth" has the margin that must be 0."""
+def prove(rewarded: Iterable[tuple[Version, Outcome]]) -> dict[tuple[str, str], Proof]:
+    """What became of the truth and every corruption, by (domain, name); "truth" has the margin that must be 0."""
     proofs: dict[tuple[str, str], Proof] = {}
-    for example in examples:
-        for name, text in _versions(example):
-            proof = proofs.setdefault((example.domain, name), Proof())
-            margin = MAXIMUM - _total(example, text, settings)
-            proof.margins.append(margin)
-            holds = abs(margin) < 1e-9 if name == "truth" else margin > 1e-9
-            if not holds:
-                proof.failed.append(example.key)
+    for version, outcome in rewarded:
+        proof = proofs.setdefault((version.domain, version.name), Proof())
+        if outcome.total is None:
+            proof.unjudged.append(version.key)
+            continue
+        margin = MAXIMUM - outcome.total
+        proof.margins.append(margin)
+        holds = abs(margin) < 1e-9 if version.name == "truth" else margin > 1e-9
+        if not holds:
+            proof.failed.append(version.key)
     return proofs
 
 
-def _versions(example: Example) -> Iterator[tuple[str, str]]:
+def _texts(example: Example) -> Iterator[tuple[str, str]]:
     yield "truth", example.observation
     for name, corrupt in CORRUPTIONS.items():
         text = corrupt(example)
         if text != example.observation:
             yield name, text
-
-
-def _total(example: Example, text: str, settings: RewardSettings) -> float:
-    prediction = Prediction(text, None, ended=True, tag_valid=True)
-    context = context_of(example.domain, example.history, example.trajectory.system)
-    return reward(
-        prediction, example.observation, example.action, example.deterministic, settings, context=context
-    ).total
 
 
 def _chosen(matches: Iterable[re.Match[str]], name: str, example: Example) -> re.Match[str] | None:

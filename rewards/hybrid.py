@@ -1,13 +1,15 @@
 """The RL reward of one completion: rubric and rule, 9:1 (arXiv:2606.24597 section 3.4.1), behind the guards.
 
     rubric = 5 x mean of the five dimensions                    in [5, 25]
+             25 x win, where a judge compared a pair            in [0, 25]
     rule   = 25 where all verifiers that apply say yes, else 0  only where one applies
     total  = 0.9 rubric + 0.1 rule, or rubric alone without a verifier
     total  = 0 for a completion that did not end, or whose answer is not exactly one closed tag with nothing after it
 
 The paper gives no formula for items without a verifier; the rubric alone keeps both kinds of item on one scale. A
-guard of the content (rewards/guard.py) that fires puts all dimensions to 1 and the rule to 0, or the total to 0, as
-`reward.guards` says. The paper's alternatives, Reference-Reward and Turing test, compare by a judge and are not here.
+guard of the content (rewards/guard.py) that fires puts all dimensions to 1, or the win to 0, and the rule to 0, or the
+total to 0, as `reward.guards` says. The pairs are the paper's alternatives, Turing-Test and Reference-Reward; it gives
+no formula for them beside a rule, and here they take the rubric's place.
 """
 
 from collections import Counter
@@ -18,12 +20,14 @@ from typing import Any
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
 from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
+from agentworld.rewards.preference import Preference
 from agentworld.rewards.rubric import LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RewardSettings
 from agentworld.rewards.verdicts import NO_RULING, Context, Item, Ruling, Verdict
 from agentworld.rewards.verifiers import RULE_SCALE, RULES
 
 RUBRIC_SCALE = 5.0  # from the mean of the dimensions to the reward
+WIN_SCALE = 25.0  # from the win of a pair to the reward
 NO_CONTEXT = Context()
 
 
@@ -36,7 +40,7 @@ class Reward:
     total: float
     rubric: float
     rule: float | None
-    scores: RubricScores | None
+    scores: RubricScores | Preference | None
     reason: str
     verdicts: tuple[Verdict, ...] = ()
     guards: tuple[Hit, ...] = ()
@@ -59,7 +63,7 @@ def reward(
     action: str,
     deterministic: bool | None,
     settings: RewardSettings,
-    scores: RubricScores | None = None,
+    scores: RubricScores | Preference | None = None,
     context: Context = NO_CONTEXT,
     ruling: Ruling = NO_RULING,
 ) -> Reward:
@@ -69,12 +73,13 @@ def reward(
         prediction: the completion as `Renderer.parse(ids, tagged=True)` or `render.parse_text` read it.
         reference: the real observation of the turn.
         deterministic: whether the observation follows from the session alone; None (unknown) counts as no.
-        scores: what a judge gave; None computes the reference scores.
+        scores: what a judge gave, or how a pair went; None computes the reference scores.
         context: domain and history, for the verifiers of the domain and the guards.
         ruling: of the synthesised verifiers of the turn; their verdicts count like those of the domain.
 
     Returns:
-        Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights).
+        Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights); for a pair
+        in [0, 25].
 
     Raises:
         RequestError: `reward.rubric`, `reward.rule` or `reward.guards` names nothing known.
@@ -91,13 +96,14 @@ def reward(
         scores = reference_scores(prediction.text, reference, action)
     elif not all(verdict.passed for verdict in verdicts):
         honest = reference_scores(prediction.text, reference, action)
-        hit = unsupported(scores, honest)
+        hit = unsupported(_claimed(scores, item, honest), honest)
         if hit is not None:
             hits.append(hit)
-            scores = honest if obeyed else scores
+            if obeyed:
+                scores = honest if isinstance(scores, RubricScores) else replace(scores, win=0.0)
     caught = obeyed and any(hit.name != "unsupported_score" for hit in hits)
     if caught:
-        scores = RubricScores(LOWEST, LOWEST, LOWEST, LOWEST, LOWEST)
+        scores = _lowest(scores)
     got = _combined(scores, verdicts, caught, _weights(settings, context.domain))
     if ruling.silent:
         got = replace(got, reason=f"{got.reason}; no verdict of {'; '.join(ruling.silent)}")
@@ -107,18 +113,36 @@ def reward(
     return replace(got, reason=got.reason + (f"; {fired}" if hits else ""), guards=tuple(hits))
 
 
+def _claimed(scores: RubricScores | Preference, item: Item, honest: RubricScores) -> RubricScores:
+    """What a judge says that the prediction is worth. One that takes it before its rival, or puts it level, says: no
+    less than the rival."""
+    if isinstance(scores, RubricScores):
+        return scores
+    return reference_scores(scores.rival, item.reference, item.action) if scores.win > 0 else honest
+
+
+def _lowest(scores: RubricScores | Preference) -> RubricScores | Preference:
+    if isinstance(scores, Preference):
+        return replace(scores, win=0.0)
+    return RubricScores(LOWEST, LOWEST, LOWEST, LOWEST, LOWEST)
+
+
+def numbers(scores: RubricScores | Preference) -> dict[str, float]:
+    """The scores by name: the five dimensions, or the win of a pair."""
+    return {"win": scores.win} if isinstance(scores, Preference) else asdict(scores)
+
+
 def _combined(
-    scores: RubricScores,
+    scores: RubricScores | Preference,
     verdicts: Sequence[Verdict],
     caught: bool,
     weights: tuple[float, float],
 ) -> Reward:
     """Rubric and rule by their weights; a prediction that a guard caught has its rule put to no."""
-    rubric = RUBRIC_SCALE * scores.mean
-    words = (
-        f"rubric {rubric:.2f} (format {scores.format:.2f}, factuality {scores.factuality:.2f}, "
-        f"consistency {scores.consistency:.2f}, realism {scores.realism:.2f}, quality {scores.quality:.2f})"
-    )
+    rubric = WIN_SCALE * scores.win if isinstance(scores, Preference) else RUBRIC_SCALE * scores.mean
+    parts = ", ".join(f"{name} {value:.2f}" for name, value in numbers(scores).items())
+    note = f": {scores.note}" if isinstance(scores, Preference) and scores.note else ""
+    words = f"rubric {rubric:.2f} ({parts}{note})"
     if not verdicts:
         return Reward(rubric, rubric, None, scores, f"{rubric:.2f}: {words}; no verifier for this turn")
     rule = RULE_SCALE if all(verdict.passed for verdict in verdicts) and not caught else 0.0
@@ -156,7 +180,7 @@ def to_row(reward: Reward) -> dict[str, Any]:
         "reward": reward.total,
         "rubric": reward.rubric,
         "rule": reward.rule,
-        "scores": asdict(reward.scores) if reward.scores else None,
+        "scores": numbers(reward.scores) if reward.scores else None,
         "verdicts": [asdict(verdict) for verdict in reward.verdicts],
         "guards": [asdict(hit) for hit in reward.guards],
         "reason": reward.reason,

@@ -1,92 +1,51 @@
 """The rubric of an LLM judge: the verdicts of one or more judges on a batch of predictions, and the rewards from them.
+What a judge is asked about a prediction, and what its replies come to, stands in rewards/judge_questions.py.
 
     Panel.judge      cases -> verdicts, in order: cache first, then all judges at once, each within its limits
     Panel.rewards    completions -> rewards: broken forms score 0 unasked, a failed judgement gives no reward at all
 
-Several judges give the mean of each dimension; a completion has a verdict only if all of them gave one, since the mean
-over whoever answered would compare completions by different judges. Watchers judge, too, and change nothing.
+Several judges give the mean of each dimension, or of the wins; a completion has a verdict only if all of them gave one,
+since the mean over whoever answered would compare completions by different judges. Watchers judge, too, and change
+nothing.
 """
 
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, replace
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-from agentworld.data.render import Message, Prediction
+from agentworld.data.errors import ContentError
 from agentworld.rewards import hybrid
 from agentworld.rewards.judge_cache import JudgeCache, Judged, key_of
 from agentworld.rewards.judge_client import JudgeClient, JudgementError
-from agentworld.rewards.judge_prompt import Case, JudgePrompt, TooLongError, judge_prompt
+from agentworld.rewards.judge_prompt import Case, JudgePrompt, TooLongError
+from agentworld.rewards.judge_questions import Scores, question_of
+from agentworld.rewards.outcomes import Completion, Opinion, Outcome, Verdict
+from agentworld.rewards.preference import Preference
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
-from agentworld.rewards.verdicts import NO_RULING, Ruling, context_of_messages
 
 CACHE_FILE = "judge_cache.sqlite"  # of a run directory
+NO_REFERENCE_ANSWER = (
+    "reward.rubric=reference compares with the answer of the policy before RL, and there is none: set "
+    "rl.pilot_completions to at least 1, so that it is sampled (in a row to score: the text reference_answer)"
+)
 
 Answer = Judged | str  # a reply, or why there is none
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """`scores` is None where a judgement failed, and `failure` says why. `by_judge` and `watched`: each judge's own
-    scores and reply, by model. `dropped_turns`: of the history, for lack of room."""
+class Needed:
+    """`judgements` to be asked for, `cached` ones, and what the prompts of the former come to: an estimate of their
+    tokens and, in the currency of the prices, of their cost. Replies and repetitions come on top."""
 
-    scores: RubricScores | None
-    failure: str
-    by_judge: dict[str, Judged] = field(default_factory=dict)
-    watched: dict[str, Judged] = field(default_factory=dict)
-    dropped_turns: int = 0
-
-
-@dataclass(frozen=True)
-class Completion:
-    """What is needed to reward one completion. `messages`: what the model read, for judge, verifiers and guards.
-    `ruling`: of the synthesised verifiers, where there are some."""
-
-    prediction: Prediction
-    truth: str
-    action: str
-    deterministic: bool | None
-    domain: str
-    messages: tuple[Message, ...]
-    ruling: Ruling = NO_RULING
-
-    def reward(self, settings: RewardSettings, scores: RubricScores | None) -> hybrid.Reward:
-        """`hybrid.reward`, with the scores of a judge or, None, of the reference scorer."""
-        context = context_of_messages(self.domain, self.messages)
-        exact = self.deterministic
-        return hybrid.reward(self.prediction, self.truth, self.action, exact, settings, scores, context, self.ruling)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """`reward` is None where the judge failed and the completion is to leave its group; `verdict` is None where no
-    judge was asked."""
-
-    reward: hybrid.Reward | None
-    verdict: Verdict | None = None
-
-    @property
-    def total(self) -> float | None:
-        return None if self.reward is None else self.reward.total
-
-    def row(self) -> dict[str, Any]:
-        """The reward and how it came about, JSON-able: with every judge's scores and words where one was asked."""
-        if self.reward is not None:
-            found = hybrid.to_row(self.reward)
-        else:
-            assert self.verdict is not None
-            found = hybrid.to_row(hybrid.nothing(f"no reward: the judge failed: {self.verdict.failure}"))
-            found |= {"reward": None, "rubric": None}
-        if self.verdict is not None:
-            for name, judges in (("judges", self.verdict.by_judge), ("watchers", self.verdict.watched)):
-                found[name] = {
-                    m: {"scores": vars(judged.scores), "reply": judged.reply} for m, judged in judges.items()
-                }
-        return found
+    judgements: int
+    cached: int
+    prompt_tokens: int
+    prompt_cost: float
 
 
 def reward_all(completions: Sequence[Completion], settings: RewardSettings, panel: "Panel | None") -> list[Outcome]:
@@ -100,27 +59,38 @@ class Panel:
     """The judges of a recipe on one rank."""
 
     def __init__(
-        self, settings: RewardSettings, cache: Path, count_tokens: Callable[[str], int], ranks: int = 1
+        self,
+        settings: RewardSettings,
+        cache: Path,
+        count_tokens: Callable[[str], int],
+        ranks: int = 1,
+        progress: Callable[[int, int], None] = lambda answered, asked: None,
     ) -> None:
         """
         Args:
             cache: the SQLite file of verdicts, unless `reward.judge.cache` names another.
             count_tokens: of a text, as the trained model reads it.
             ranks: of the run; each takes its share of the limits.
+            progress: called after each judgement with the number of those that are over, and of all.
 
         Raises:
             ContentError: the cache cannot be used.
         """
         judge = settings.judge
-        self._settings, self._count = settings, count_tokens
+        self._settings, self._count, self._progress = settings, count_tokens, progress
+        self.question = question_of(settings)
         self.judges = [JudgeClient(endpoint, judge, ranks) for endpoint in (judge, *judge.more)]
         self.watchers = [JudgeClient(endpoint, judge, ranks) for endpoint in judge.watchers]
         self._cache = JudgeCache(Path(judge.cache) if judge.cache else cache)
 
     def rewards(self, completions: Sequence[Completion]) -> list[Outcome]:
-        """The reward of each completion, in order; see the module's docstring."""
+        """The reward of each completion, in order; see the module's docstring.
+
+        Raises:
+            ContentError: a completion lacks the answer that the question compares with.
+        """
         settings = self._settings
-        outcomes = [Outcome(hybrid.without_rubric(item.prediction)) for item in completions]
+        outcomes = [self._unasked(item) for item in completions]
         asked = [number for number, outcome in enumerate(outcomes) if outcome.reward is None]
         items = [completions[number] for number in asked]
         verdicts = self.judge([self._case(item) for item in items])
@@ -134,20 +104,28 @@ class Panel:
             outcomes[number] = Outcome(reward, verdict)
         return outcomes
 
+    def _unasked(self, item: Completion) -> Outcome:
+        """The reward of a completion that no judge has to see; None in it for every other."""
+        broken = hybrid.without_rubric(item.prediction)
+        if broken is not None:
+            return Outcome(broken)
+        settled = self.question.unasked(self._case(item))
+        return Outcome(None if settled is None else item.reward(self._settings, settled))
+
     def _case(self, item: Completion) -> Case:
         tokens = self._count(item.truth) + self._count(item.prediction.text)
-        return Case(item.domain, item.messages, item.truth, item.prediction.text, tokens)
+        case = Case(item.domain, item.messages, item.truth, item.prediction.text, tokens)
+        if self._settings.rubric != "reference":
+            return case
+        if item.reference_answer is None:
+            raise ContentError(NO_REFERENCE_ANSWER)
+        return replace(case, initial=item.reference_answer, tokens=tokens + self._count(item.reference_answer))
 
     def judge(self, cases: Sequence[Case]) -> list[Verdict]:
         """A verdict for each case, in order, within `reward.judge.deadline` seconds. What is the same in two cases is
         asked once. Failures are told on stderr, one line for all."""
-        prompts = [self._prompt(case) for case in cases]
-        wanted = {
-            (client, key_of(client.model, prompt.messages, client.sampling)): prompt
-            for client in (*self.judges, *self.watchers)
-            for prompt in prompts
-            if isinstance(prompt, JudgePrompt)
-        }
+        prompts = [self._prompts(case) for case in cases]
+        wanted = self._wanted(prompts)
         answers: dict[tuple[JudgeClient, str], Answer] = {}
         known = self._cache.get([key for _, key in wanted])
         for client, key in wanted:
@@ -158,26 +136,52 @@ class Panel:
         if missing:
             answers |= asyncio.run(self._ask(missing))
         self._cache.close()
-        verdicts = [self._verdict(prompt, answers) for prompt in prompts]
+        verdicts = [self._verdict(case, found, answers) for case, found in zip(cases, prompts, strict=True)]
         failures = [verdict.failure for verdict in verdicts if verdict.failure]
         if failures:
             print(f"agentworld: WARNING: {len(failures)} of {len(verdicts)} judgements failed; the first: "
                   f"{failures[0]}", file=sys.stderr, flush=True)  # fmt: skip
         return verdicts
 
-    def _prompt(self, case: Case) -> JudgePrompt | str:
+    def needed(self, completions: Sequence[Completion]) -> "Needed":
+        """What judging the completions would take, before anything is asked. Raises ContentError, as `rewards`."""
+        cases = [self._case(item) for item in completions if self._unasked(item).reward is None]
+        wanted = self._wanted([self._prompts(case) for case in cases])
+        known = self._cache.get([key for _, key in wanted])
+        self._cache.close()
+        missing = [(client, prompt.tokens) for (client, key), prompt in wanted.items() if key not in known]
+        return Needed(
+            len(missing),
+            len(wanted) - len(missing),
+            sum(tokens for _, tokens in missing),
+            sum(client.price(tokens, 0) for client, tokens in missing),
+        )
+
+    def _prompts(self, case: Case) -> tuple[JudgePrompt, ...] | str:
         try:
-            return judge_prompt(case, self._settings.judge.prompt_tokens)
+            return self.question.prompts(case, self._settings.judge.prompt_tokens)
         except TooLongError as error:
             return str(error)
 
+    def _wanted(self, prompts: Sequence[tuple[JudgePrompt, ...] | str]) -> dict[tuple[JudgeClient, str], JudgePrompt]:
+        """Each judgement that is needed once, by judge and key."""
+        return {
+            (client, key_of(client.model, prompt.messages, client.sampling)): prompt
+            for client in (*self.judges, *self.watchers)
+            for found in prompts
+            if not isinstance(found, str)
+            for prompt in found
+        }
+
     async def _ask(self, missing: dict[tuple[JudgeClient, str], JudgePrompt]) -> dict[tuple[JudgeClient, str], Answer]:
         """All requests at once; when the deadline is over, those without an answer have failed."""
-        deadline = self._settings.judge.deadline
+        deadline, over = self._settings.judge.deadline, count(1)
         async with AsyncExitStack() as stack:
             for client in {client: None for client, _ in missing}:
                 await stack.enter_async_context(client.opened())
             tasks = {name: asyncio.create_task(self._ask_one(*name, prompt)) for name, prompt in missing.items()}
+            for task in tasks.values():
+                task.add_done_callback(lambda _: self._progress(next(over), len(tasks)))
             _, late = await asyncio.wait(tasks.values(), timeout=deadline)
             for task in late:
                 task.cancel()
@@ -199,20 +203,37 @@ class Panel:
         self._cache.put(key, client.model, judged)
         return judged
 
-    def _verdict(self, prompt: JudgePrompt | str, answers: dict[tuple[JudgeClient, str], Answer]) -> Verdict:
-        if isinstance(prompt, str):
-            return Verdict(None, prompt)
-        found: dict[JudgeClient, Answer] = {
-            client: answers[client, key_of(client.model, prompt.messages, client.sampling)]
-            for client in (*self.judges, *self.watchers)
-        }
-        by_judge = {c.model: answer for c in self.judges if isinstance(answer := found[c], Judged)}
-        watched = {c.model: answer for c in self.watchers if isinstance(answer := found[c], Judged)}
-        failure = next((answer for c in self.judges if isinstance(answer := found[c], str)), "")
-        scores = None if failure else mean_scores([judged.scores for judged in by_judge.values()])
-        return Verdict(scores, failure, by_judge, watched, prompt.dropped_turns)
+    def _verdict(
+        self, case: Case, prompts: tuple[JudgePrompt, ...] | str, answers: dict[tuple[JudgeClient, str], Answer]
+    ) -> Verdict:
+        if isinstance(prompts, str):
+            return Verdict(None, prompts)
+        found = {client: self._opinion(client, case, prompts, answers) for client in (*self.judges, *self.watchers)}
+        by_judge = {c.model: opinion for c in self.judges if isinstance(opinion := found[c], Opinion)}
+        watched = {c.model: opinion for c in self.watchers if isinstance(opinion := found[c], Opinion)}
+        failure = next((opinion for c in self.judges if isinstance(opinion := found[c], str)), "")
+        scores = None if failure else mean_scores([opinion.scores for opinion in by_judge.values()])
+        return Verdict(scores, failure, by_judge, watched, prompts[0].dropped_turns)
+
+    def _opinion(
+        self,
+        client: JudgeClient,
+        case: Case,
+        prompts: tuple[JudgePrompt, ...],
+        answers: dict[tuple[JudgeClient, str], Answer],
+    ) -> Opinion | str:
+        """What one judge's replies come to, or why one of them is missing."""
+        replies = [answers[client, key_of(client.model, prompt.messages, client.sampling)] for prompt in prompts]
+        judged = [reply for reply in replies if isinstance(reply, Judged)]
+        if len(judged) < len(replies):
+            return next(reply for reply in replies if isinstance(reply, str))
+        scores = self.question.scores(case, prompts, [reply.scores for reply in judged])
+        letters = [prompt.letter for prompt in prompts]
+        return Opinion(scores, tuple(zip(letters, judged, strict=True)))
 
 
-def mean_scores(scores: Sequence[RubricScores]) -> RubricScores:
-    """The mean of each dimension."""
+def mean_scores(scores: Sequence[Scores]) -> Scores:
+    """The mean of each dimension, or of the wins against the same rival."""
+    if isinstance(scores[0], Preference):
+        return replace(scores[0], win=sum(one.win for one in scores) / len(scores))
     return RubricScores(*(sum(column) / len(scores) for column in zip(*map(astuple, scores), strict=True)))

@@ -28,8 +28,8 @@ create table if not exists verdicts (
 
 @dataclass(frozen=True)
 class Judged:
-    """One reply of one judge. `scores`: a text where something else than scores was asked for. Tokens are those that
-    the endpoint counted."""
+    """One reply of one judge. `scores`: of a pair its choice, one of `preference.CHOICES`; of a question about
+    verifiers the answer as JSON (rewards/synthesis_prompt.py). Tokens are those that the endpoint counted."""
 
     scores: RubricScores | str
     reply: str
@@ -38,8 +38,9 @@ class Judged:
 
 
 def key_of(model: str, messages: Sequence[dict[str, str]], sampling: dict[str, Any]) -> str:
-    """SHA-256 over all that decides a verdict: the model, the messages (prompt files, history, truth, prediction) and
-    how the reply is sampled. Neither the endpoint's address nor its key is part of it: a judge may move."""
+    """SHA-256 over all that decides a verdict: the model, the messages (prompt files, history, truth, prediction, a
+    pair's order) and how the reply is sampled. Neither the endpoint's address nor its key is part of it: a judge may
+    move."""
     content = json.dumps([model, list(messages), sampling], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 

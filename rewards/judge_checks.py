@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from agentworld.data.errors import RequestError
-from agentworld.rewards.settings import JudgeEndpoint, RewardSettings
+from agentworld.rewards.settings import JUDGED, JudgeEndpoint, RewardSettings
 
 LONGEST_DEADLINE = 540.0  # seconds: ranks that have finished wait for the others, in NCCL 600 s before they give up
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
@@ -24,8 +24,10 @@ def check_judge(settings: RewardSettings) -> None:
     judge = settings.judge
     for name, endpoint in _endpoints(settings):
         _check_secrets(name, endpoint)  # of every recipe: it is written into the run directory
-    if settings.rubric != "judge":
+    if settings.rubric not in JUDGED:
         return
+    if settings.rubric == "judge" and judge.both_orders:
+        raise RequestError("reward.judge.both_orders is for pairs, reward.rubric=turing or reference; here is no order")
     for name, endpoint in _endpoints(settings):
         _check_limits(name, endpoint)
     for key in ("prompt_tokens", "timeout", "deadline", "attempts", "backoff", "backoff_limit"):
@@ -47,25 +49,27 @@ def check_load(settings: RewardSettings, ranks: int, completions: int, completio
     Args:
         completions: of one rollout, over all ranks; completion_tokens: the most that one may have.
     """
-    if settings.rubric != "judge":
+    if settings.rubric not in JUDGED:
         return
     judge = settings.judge
-    if judge.prompt_tokens <= completion_tokens:
+    answers = 2 if settings.rubric == "reference" else 1
+    if judge.prompt_tokens <= answers * completion_tokens:
         raise RequestError(
-            f"reward.judge.prompt_tokens={judge.prompt_tokens} must be more than rl.max_completion_tokens="
-            f"{completion_tokens}: a prediction of that length has to fit, with its action and truth"
+            f"reward.judge.prompt_tokens={judge.prompt_tokens} must be more than {answers} x rl.max_completion_tokens="
+            f"{completion_tokens}: answers of that length have to fit, with action and truth"
         )
+    requests = completions * (2 if judge.both_orders else 1)
     for name, endpoint in _endpoints(settings):
         if endpoint.concurrency < ranks:
             raise RequestError(
                 f"{name}.concurrency={endpoint.concurrency} is less than the {ranks} processes that share it; raise it"
             )
-        seconds = 60 * completions / endpoint.requests_per_minute if endpoint.requests_per_minute else 0.0
+        seconds = 60 * requests / endpoint.requests_per_minute if endpoint.requests_per_minute else 0.0
         if seconds > judge.deadline:
             raise RequestError(
                 f"{name}.requests_per_minute={endpoint.requests_per_minute:g} takes {seconds:.0f} s for the "
-                f"{completions} completions of a rollout, more than reward.judge.deadline={judge.deadline:g}; raise "
-                "one of them, or lower rl.prompts_per_rollout or rl.num_generations"
+                f"{requests} judgements of the {completions} completions of a rollout, more than reward.judge.deadline="
+                f"{judge.deadline:g}; raise one of them, or lower rl.prompts_per_rollout or rl.num_generations"
             )
 
 
@@ -76,7 +80,7 @@ def check_stop(settings: RewardSettings, signal_seconds: int) -> None:
         signal_seconds: between the request to stop and the end of the job; 0 = no request.
     """
     deadline = settings.judge.deadline
-    if settings.rubric == "judge" and 0 < signal_seconds <= deadline:
+    if settings.rubric in JUDGED and 0 < signal_seconds <= deadline:
         raise RequestError(
             f"cluster.signal_seconds={signal_seconds} must be more than reward.judge.deadline={deadline:g}, which a "
             "stop may have to wait for; raise the one or lower the other"
@@ -85,7 +89,7 @@ def check_stop(settings: RewardSettings, signal_seconds: int) -> None:
 
 def require_judge(settings: RewardSettings) -> None:
     """Refuse a run that is to be judged without an endpoint, a model, or a key in the environment."""
-    if settings.rubric != "judge":
+    if settings.rubric not in JUDGED:
         return
     models = [endpoint.model for _, endpoint in _endpoints(settings)]
     for name, endpoint in _endpoints(settings):

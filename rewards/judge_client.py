@@ -107,6 +107,11 @@ class JudgeClient:
             return judged
         raise JudgementError(f"{self.model}: {self._settings.attempts} attempts failed, the last: {reason}")
 
+    def price(self, prompt_tokens: int, completion_tokens: int) -> float:
+        """In the currency of the endpoint's prices."""
+        prices = self._endpoint.price_prompt * prompt_tokens + self._endpoint.price_completion * completion_tokens
+        return prices / MILLION
+
     async def _attempt(self, prompt: JudgePrompt) -> Judged:
         async with self._places:
             async with self._gate:
@@ -120,8 +125,7 @@ class JudgeClient:
             self._pacer.observe(completion_tokens)
         self.counts.prompt_tokens += prompt_tokens
         self.counts.completion_tokens += completion_tokens
-        prices = self._endpoint.price_prompt * prompt_tokens + self._endpoint.price_completion * completion_tokens
-        self.counts.cost += prices / MILLION
+        self.counts.cost += self.price(prompt_tokens, completion_tokens)
         try:
             return Judged(prompt.parse(text), text, prompt_tokens, completion_tokens)
         except ReplyError as error:

@@ -8,6 +8,8 @@ A row to be scored is a JSON object on a line (or a row of a Parquet file):
     deterministic, ended                optional booleans; `ended` false: cut at a token limit (default true)
     action_space,
     simulation_instruction              optional texts of the system prompt
+    system                              optional: all of it, which a judge then reads in place of those two
+    reference_answer                    the observation that the policy before RL predicted, for Reference-Reward
 
 A stored completion has `prompt`, `completion`, `truth`, `reward` and `reason` (train/rl.py); it is shown with the
 reward that the policy was trained on. Other fields of a row are kept.
@@ -23,8 +25,8 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import OPEN_TAG, Prediction, parse_text
 from agentworld.data.schema import DOMAINS, Turn
 from agentworld.data.tokenizer import IM_END
-from agentworld.rewards.hybrid import reward, to_row
-from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.judge_prompt import messages_of
+from agentworld.rewards.outcomes import Completion, Outcome
 from agentworld.rewards.verdicts import Context
 
 FORMS = ("tagged", "plain")  # plain: the whole text is the prediction
@@ -81,8 +83,8 @@ def stored(where: str, row: dict[str, Any]) -> Scored:
     return Scored(row["prompt"], domain, action, row["truth"], prediction.text, prediction.thinking, fields)
 
 
-def score(where: str, row: dict[str, Any], settings: RewardSettings, form: str) -> Scored:
-    """Score one row.
+def completion(where: str, row: dict[str, Any], form: str) -> Completion:
+    """What a row asks to be rewarded.
 
     Args:
         form: one of FORMS: whether the prediction stands in the tag, or is the whole text.
@@ -109,10 +111,21 @@ def score(where: str, row: dict[str, Any], settings: RewardSettings, form: str) 
         _text(where, row, "action_space"),
         _text(where, row, "simulation_instruction"),
     )
-    got = reward(prediction, row["truth"], row["action"], deterministic, settings, context=context)
-    group = f"{row['id']}#{row['turn']}"
-    fields = {**row, **to_row(got)}
-    return Scored(group, row["domain"], row["action"], row["truth"], prediction.text, prediction.thinking, fields)
+    initial = row.get("reference_answer")
+    _require(initial is None or isinstance(initial, str), where, "reference_answer", "a string", initial)
+    world = _text(where, row, "system") or "\n\n".join(
+        filter(None, (context.action_space, context.simulation_instruction))
+    )
+    messages = messages_of(world, context.history, row["action"])
+    truth, action = row["truth"], row["action"]
+    return Completion(prediction, truth, action, deterministic, row["domain"], messages, initial, context)
+
+
+def scored(row: dict[str, Any], item: Completion, outcome: Outcome) -> Scored:
+    """A row with what became of it."""
+    prediction, group = item.prediction, f"{row['id']}#{row['turn']}"
+    fields = {**row, **outcome.row()}
+    return Scored(group, item.domain, item.action, item.truth, prediction.text, prediction.thinking, fields)
 
 
 def has_tag(row: dict[str, Any]) -> bool:

@@ -5,7 +5,12 @@ from dataclasses import dataclass, field
 from agentworld.data.errors import RequestError
 from agentworld.data.schema import DOMAINS
 
-RUBRICS = ("reference_scorer", "judge")  # what `rubric` may be
+JUDGED = (
+    "judge",
+    "turing",
+    "reference",
+)  # the values of `rubric` for which an LLM is asked (rewards/judge_questions.py)
+RUBRICS = ("reference_scorer", *JUDGED)  # what `rubric` may be
 RULES = ("verifiers", "exact_match")  # what `rule` may be
 GUARD_POLICIES = ("lowest", "zero", "report")  # what `guards` may be
 
@@ -41,6 +46,7 @@ class JudgeSettings(JudgeEndpoint):
     attempts: int = 6  # requests for one judgement
     backoff: float = 1.0  # seconds before the second request, doubled before each further one
     backoff_limit: float = 60.0  # seconds
+    both_orders: bool = False  # turing, reference: ask for A, B and for B, A; where the answers differ it is a tie
     on_failure: str = "leave_out"  # leave_out of group and loss | zero, the paper's
     failed_limit: float = 0.2  # above this share of failed judgements in a rollout the run stops
     cache: str = ""  # SQLite file of verdicts; empty = judge_cache.sqlite in the run directory
@@ -50,10 +56,14 @@ class JudgeSettings(JudgeEndpoint):
 class RewardSettings:
     """reward = rubric_weight * rubric + rule_weight * rule for items with a verifier, the rubric alone otherwise.
 
-    The weights are the 9:1 of arXiv:2606.24597 section 3.4.1.
+    The weights are the 9:1 of arXiv:2606.24597 section 3.4.1; `turing` and `reference` are the alternatives that its
+    section 3.4.2 tried and left.
     """
 
-    rubric: str = "reference_scorer"  # the deterministic scorer of rewards/rubric.py | judge, the LLM of `judge`
+    # reference_scorer: the deterministic scorer of rewards/rubric.py. The others ask the LLM of `judge`: judge for five
+    # dimensions, turing which of prediction and truth is real, reference whether the prediction or the answer of the
+    # policy before RL is closer to the truth.
+    rubric: str = "reference_scorer"
     rubric_weight: float = 0.9
     rule_weight: float = 0.1
     judge: JudgeSettings = field(default_factory=JudgeSettings)

@@ -20,7 +20,7 @@ from pathlib import Path
 from agentworld.data.errors import ContentError
 from agentworld.rewards import sandbox
 from agentworld.rewards.hybrid import without_rubric
-from agentworld.rewards.judge import Completion
+from agentworld.rewards.outcomes import Completion
 from agentworld.rewards.sandbox import Limits, Task
 from agentworld.rewards.verdicts import NO_RULING, Ruling, Verdict
 

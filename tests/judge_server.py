@@ -1,6 +1,7 @@
 """An OpenAI-compatible judge on the loopback interface for tests and demonstrations; never packaged.
 
-It scores like the offline scorer (rewards/rubric.py), and can be told to misbehave:
+It scores like the offline scorer (rewards/rubric.py), takes the answer of a pair that the scorer puts higher, takes the
+longer of two candidates for real, and can be told to misbehave:
 
     python tests/judge_server.py --port 8000 --faults 0.3
 """
@@ -49,12 +50,21 @@ class Request:
     authorization: str
 
 
+def closer(first: str, second: str, truth: str, action: str) -> str:
+    """The answer that the offline scorer puts higher; of two candidates, where there is no truth, the longer."""
+    if not truth:
+        return "A" if (len(first), first) > (len(second), second) else "B"
+    levels = [reference_scores(text, truth, action).mean for text in (first, second)]
+    return "tie" if levels[0] == levels[1] else "A" if levels[0] > levels[1] else "B"
+
+
 @dataclass
 class JudgeServer:
     """What the server does, and what it was asked. `fault(request)` names the fault of an answer, "" for none."""
 
     fault: Callable[[Request], str] = lambda request: ""
     score: Callable[[str, str, str], RubricScores] = reference_scores
+    choose: Callable[[str, str, str, str], str] = closer  # of first, second, truth ("" in the Turing test), action
     answer: Callable[[str], str] | None = None  # to the user's message, in place of an evaluation
     late_seconds: float = 0.6
     retry_after: float = 0.0
@@ -72,8 +82,14 @@ class JudgeServer:
 
     def reply(self, user: str) -> str:
         """What a judge would say: thoughts, then the evaluation of the sections of the prompt."""
-        prediction, truth, action = (section(user, name) for name in ("PREDICTION", "TRUTH", "ACTION TO ANSWER"))
-        scores = asdict(self.score(prediction, truth, action))
+        action = section(user, "ACTION TO ANSWER")
+        for kind in ("CANDIDATE", "ANSWER"):
+            if f"\n[{kind} A " in user:
+                first, second = (section(user, f"{kind} {letter}") for letter in "AB")
+                truth = section(user, "TRUTH") if kind == "ANSWER" else ""
+                winner = {"winner": self.choose(first, second, truth, action)}
+                return f"So: <final_evaluation>{json.dumps(winner)}</final_evaluation>"
+        scores = asdict(self.score(section(user, "PREDICTION"), section(user, "TRUTH"), action))
         return f"<think>Is it <final_evaluation>?</think>\n<final_evaluation>{json.dumps(scores)}</final_evaluation>"
 
 

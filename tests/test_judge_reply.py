@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from agentworld.rewards.judge_reply import DIMENSIONS, ReplyError, parse_reply
+from agentworld.rewards.judge_reply import DIMENSIONS, ReplyError, parse_choice, parse_reply
 from agentworld.rewards.rubric import RubricScores
 
 GOOD = {"format": 5, "factuality": 2, "consistency": 4, "realism": 3.5, "quality": 1}
@@ -116,3 +116,67 @@ def test_forms_around_the_object(reply: str) -> None:
 def test_what_is_refused_says_why(reply: str, reason: str) -> None:
     with pytest.raises(ReplyError, match=reason):
         parse_reply(reply)
+
+
+CHOSEN = [
+    (r"\boxed{A}", "A"),
+    (r"First \boxed{A}, but on reflection \boxed{B}.", "B"),
+    (r"$\boxed{\text{B}}$", "B"),
+    (r"\boxed{Candidate A}", "A"),
+    (r"\boxed{tie}", "tie"),
+    (r"<think>\boxed{A}</think>\boxed{b}", "B"),
+    (r"\boxed{A} stands in the answer. " + block('{"winner": "B"}'), "B"),
+    (block('{"winner": "B"}') + r" so \boxed{A}", "A"),
+    (r"<final_evaluation>\boxed{A}</final_evaluation>", "A"),
+    (block('{"winner": "A"}'), "A"),
+    (block("{'Winner': 'the answer b',}"), "B"),
+    (block('```json\n{"reason": "B lacks {x}", "winner": "A"}\n```'), "A"),
+    (block("B"), "B"),
+    (f"<final_evaluation>Here: {json.dumps({'winner': 'Tie'})} as asked.", "tie"),
+    ('{"winner": "A"}', "A"),
+    ("**B**", "B"),
+    ("thoughts without their start</think>A.", "A"),
+]
+
+
+@pytest.mark.parametrize(("reply", "choice"), CHOSEN)
+def test_a_choice_is_read_however_it_is_written(reply: str, choice: str) -> None:
+    assert parse_choice(reply) == choice
+
+
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        ("", "none of A, B, tie"),
+        ("A is better", "none of"),
+        ("Both A and B are good.", "none of"),
+        (r"\boxed{C}", "none of"),
+        (r"\boxed{A or B}", "none of"),
+        (r"\boxed{}", "none of"),
+        (r"\boxed{A", "not closed"),
+        (r"\boxed{A} then \boxed{B", "not closed"),
+        (r"<think>\boxed{A}", "none of"),
+        ("<final_evaluation>A", "not closed"),
+        (f"{block('A')}{block('unsure')}", "none of"),
+        (block('{"best": "A"}'), "has no winner"),
+        (block('{"winner": 1}'), "no text"),
+        (block('{"winner": ["A"]}'), "no text"),
+        (block('{"winner": "A", "winner": "B"}'), "twice"),
+        (block('{"winner": "A"'), "neither JSON"),
+        (f"So {json.dumps({'winner': 'A'})}, as I said", "neither JSON"),
+        (block("x" * 30_000), "30000"),
+        (block("{" * 5000 + "}"), "neither JSON"),
+    ],
+)
+def test_any_other_choice_is_refused(reply: str, reason: str) -> None:
+    with pytest.raises(ReplyError, match=reason):
+        parse_choice(reply)
+
+
+@pytest.mark.parametrize("text", [r"Words first. \boxed{A}", "Words first. " + block('{"winner": "A"}')])
+def test_a_cut_never_changes_a_choice(text: str) -> None:
+    for length in range(len(text)):
+        try:
+            assert parse_choice(text[:length]) == "A", text[:length]
+        except ReplyError:
+            assert "}" not in text[:length]

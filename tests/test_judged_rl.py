@@ -186,7 +186,7 @@ def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
     [
         (["reward.judge.concurrency=1"], "concurrency=1 is less than the 2 processes"),
         (["reward.judge.requests_per_minute=0.5"], "takes 960 s for the 8 completions"),
-        (["reward.judge.prompt_tokens=8"], "prompt_tokens=8 must be more than rl.max_completion_tokens=8"),
+        (["reward.judge.prompt_tokens=8"], "prompt_tokens=8 must be more than 1 x rl.max_completion_tokens=8"),
     ],
 )
 def test_limits_that_no_rollout_can_keep_are_refused(overrides, said) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hack_outputs import CASES, HACKS, said
 
 from agentworld.data.schema import DOMAINS, System, Trajectory, Turn, write_jsonl
-from agentworld.rewards import corruptions, verifiers
+from agentworld.rewards import hybrid, verifiers
 from agentworld.rewards.corruptions import CORRUPTIONS
 from agentworld.train import cli
 
@@ -187,14 +187,14 @@ def test_the_reward_holds_on_gold(trajectories, tmp_path, capsys) -> None:
 
 @pytest.mark.parametrize("fault", ["blind to the end", "truth refused"])
 def test_a_reward_that_does_not_hold_is_found(trajectories, monkeypatch, capsys, fault: str) -> None:
-    real = corruptions.reward
+    real = hybrid.reward
 
-    def blind(prediction, reference, *rest, **named):
+    def blind(prediction, reference, *rest):
         cut = type(prediction)(prediction.text[:4], None, True, True)
-        return real(cut, reference[:4], *rest, **named)
+        return real(cut, reference[:4], *rest)
 
     if fault == "blind to the end":
-        monkeypatch.setattr(corruptions, "reward", blind)
+        monkeypatch.setattr(hybrid, "reward", blind)
     else:
         monkeypatch.setitem(
             verifiers.DOMAIN_VERIFIERS, "terminal", (lambda item: verifiers.Verdict("no", False, "no"),)

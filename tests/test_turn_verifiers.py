@@ -15,7 +15,7 @@ from agentworld.rewards.sandbox import Limits
 from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.turn_verifiers import Asked, TurnVerifier, TurnVerifiers, load, shares, truth_hash
 from agentworld.rewards.verdicts import NO_RULING
-from agentworld.train import rl
+from agentworld.train import cli, rl
 
 ACTION = json.dumps([{"keystrokes": "cat a.txt\n", "duration": 0.1}])
 TRUTH = "cat a.txt\napple\nuser@box:~$ "
@@ -127,3 +127,21 @@ def test_without_files_nothing_is_started_and_a_system_without_sandbox_is_refuse
     assert not load([])
     with pytest.raises(RequestError, match="no namespaces"):
         load([written(tmp_path / "v.jsonl", row(APPLE))])
+
+
+@needs_namespaces
+def test_score_takes_them_and_validate_refuses_them(tmp_path, capsys) -> None:
+    path = written(tmp_path / "v.jsonl", row(APPLE))
+    given = {"id": "t", "domain": "terminal", "turn": 1, "action": ACTION, "truth": TRUTH, "deterministic": None}
+    rows = [given | {"prediction": f"<predicted_observation>{text}</predicted_observation>"} for text in (TRUTH, WRONG)]
+    predictions = written(tmp_path / "p.jsonl", *rows)
+    out = tmp_path / "out.jsonl"
+    key = f"reward.verifiers=[{path}]"
+    assert cli.main(["score", predictions, "--out", str(out), key]) == 0
+    scored = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [one["verdicts"][-1]["name"] for one in scored] == ["synthesised long_context"] * 2
+    assert [one["verdicts"][-1]["passed"] for one in scored] == [True, False]
+    assert cli.main(["score", "--validate", predictions, key]) == 2
+    assert "leave that key out" in capsys.readouterr().err
+    assert cli.main(["score", predictions, "--out", str(out), "reward.verifiers=[nowhere.jsonl]"]) == 2
+    assert "nowhere.jsonl" in capsys.readouterr().err

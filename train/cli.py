@@ -91,7 +91,7 @@ example:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one verb and return the exit code; `arguments` defaults to the command line."""
     try:
-        options = _parser().parse_args(arguments)
+        options = _parsed(arguments)
         return options.verb(options)
     except BrokenPipeError:  # the reader of a pipe (`| head`) has gone: a report is shown, a run is cut short
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -182,6 +182,17 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise RequestError(f"{message}; see {self.prog} --help")
+
+
+def _parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """argparse takes words without a dash only in one place; key=value may stand before and after flags."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and ("overrides" not in options or any(word.startswith("-") for word in rest)):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -25,6 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from agentworld.data.errors import RequestError
+from agentworld.rewards.settings import RewardSettings
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate
 from agentworld.train.engine_limits import LEFT_OUT
@@ -63,6 +64,29 @@ def compose(overrides: Sequence[str]) -> Config:
     config.data.held_out = [_expanded(path) for path in config.data.held_out]
     validate(config)
     return config
+
+
+def compose_reward(name: str, overrides: Sequence[str]) -> RewardSettings:
+    """The checked reward of `recipes/reward/<name>.yaml` and `reward.key=value ...`, without a recipe around it.
+
+    Raises:
+        RequestError: no such reward or key, a wrong type, a contradiction.
+    """
+    schema = OmegaConf.structured(Config)
+    try:
+        tree = OmegaConf.merge(schema, {"reward": OmegaConf.load(RECIPES / "reward" / f"{name}.yaml")})
+        for text in overrides:
+            key = text.partition("=")[0]
+            if not key.startswith("reward."):
+                raise RequestError(f"{text}: only keys of reward can be set here, such as reward.judge.model=NAME")
+            value = _parsed(_checked(text, schema).removeprefix("++"), key).value()
+            OmegaConf.update(tree, key, value, merge=True)
+        config = OmegaConf.to_object(tree)
+    except OmegaConfBaseException as error:
+        raise RequestError(f"reward {name}: {_one_line(error)}") from error
+    assert isinstance(config, Config)
+    validate(config)
+    return config.reward
 
 
 def options(group: str) -> list[str]:

@@ -7,6 +7,7 @@ form. Writes `<stage>/evaluation.json`, and `baselines.json` beside the stages a
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge import CACHE_FILE, Completion, Panel, reward_all
-from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.settings import JUDGED, RewardSettings
 from agentworld.rewards.turn_verifiers import load
 from agentworld.train import checkpoint, engine, fidelity, kernels, model, report, run_directory, stop
 from agentworld.train.config import Config
@@ -99,6 +100,8 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
     }
     if engine.rank() == 0:
         print(f"{stage}  {report.held_out_turns(held_out)}", flush=True)
+        if stage in ("sft", "rl") and (rubric := evaluated_reward(config.reward).rubric) != config.reward.rubric:
+            print(f"{stage}  held-out turns have no answer of the policy before RL: rewarded by {rubric}", flush=True)
     form = EVALUATION_VERSION["rl" if config.eval.prompt == "rl" else stage]
     scored = _predictions(generator, examples, form)
     reward = _sampled_reward(generator, examples[: config.eval.reward_examples]) if stage in ("sft", "rl") else None
@@ -179,16 +182,24 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
     rows = [totals[first : first + draws + 1] for first in range(0, len(totals), draws + 1)]
     rows = _collected(rows, len(examples))
     _require_rewards(settings.reward, [value for row in rows for value in row])
-    return fidelity.reward_summary([row[:draws] for row in rows], [row[draws] for row in rows])
+    summary = fidelity.reward_summary([row[:draws] for row in rows], [row[draws] for row in rows])
+    return {**summary, "rubric": evaluated_reward(settings.reward).rubric}
+
+
+def evaluated_reward(settings: RewardSettings) -> RewardSettings:
+    """The reward of an evaluation: the recipe's, with the reference scorer in place of Reference-Reward. That one needs
+    answers of the policy before RL, which held-out prompts do not have, and SFT would be compared with itself.
+    `evaluation.json` names the rubric."""
+    return replace(settings, rubric="reference_scorer") if settings.rubric == "reference" else settings
 
 
 def _rewards(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[float | None]:
     """The reward of each answer, None where a judge failed. Judged in rounds of the size of a rollout, for which the
     recipe's limits were checked; all ranks begin them together, so that none waits for another beyond the deadline."""
-    settings, renderer, rl = generator.config.reward, generator.renderer, generator.config.rl
+    settings, renderer, rl = evaluated_reward(generator.config.reward), generator.renderer, generator.config.rl
     at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
     panel, verifiers = None, load(settings.verifiers)
-    if settings.rubric == "judge":
+    if settings.rubric in JUDGED:
         panel = Panel(settings, generator.run_dir / CACHE_FILE, renderer.count, engine.world_size())
     items = [
         Completion(

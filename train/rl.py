@@ -13,11 +13,12 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 from trl import GRPOConfig
 
+from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.rewards import hybrid
-from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
+from agentworld.rewards.judge import CACHE_FILE, NO_REFERENCE_ANSWER, Completion, Outcome, Panel, reward_all
 from agentworld.rewards.judge_metrics import Watch, observations
-from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.settings import JUDGED, RewardSettings
 from agentworld.rewards.turn_verifiers import TurnVerifiers, load, shares
 from agentworld.train import engine, model
 from agentworld.train.config import Config, RlSettings
@@ -42,7 +43,7 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     settings = stage.config.reward
     panel = (
         Panel(settings, stage.run_dir / CACHE_FILE, Renderer(stage.tokenizer).count, engine.world_size())
-        if settings.rubric == "judge"
+        if settings.rubric in JUDGED
         else None
     )
     verifiers = load(settings.verifiers)
@@ -55,11 +56,25 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
         model=model.load(stage.parent, stage.config.model.dtype),
         reward_funcs=[reward],
         args=arguments,
-        train_dataset=prompts.select_columns(["prompt", "domain", "action", "observation", "deterministic"]),
+        train_dataset=prompts.select_columns(reward_columns(prompts, settings)),
         processing_class=stage.tokenizer,
         prompt_ids=prompt_ids,
         judge_failed_limit=settings.judge.failed_limit,
     )
+
+
+def reward_columns(prompts: Dataset, settings: RewardSettings) -> list[str]:
+    """The columns of the prompts that the reward reads.
+
+    Raises:
+        ContentError: Reference-Reward, and a prompt lacks the answer of the policy before RL.
+    """
+    columns = ["prompt", "domain", "action", "observation", "deterministic"]
+    if settings.rubric != "reference":
+        return columns
+    if "reference_answer" not in prompts.column_names or None in prompts["reference_answer"]:
+        raise ContentError(f"rl: {NO_REFERENCE_ANSWER}")
+    return [*columns, "reference_answer"]
 
 
 def gspo_arguments(stage: Stage, settings: RlSettings) -> GRPOConfig:
@@ -118,14 +133,16 @@ def reward_function(
     directory.mkdir(parents=True, exist_ok=True)
 
     def hybrid_reward(
-        prompts, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric, **_
-    ):
+        prompts, completion_ids, domain, action, observation, deterministic, trainer_state, log_metric,
+        reference_answer=None, **_,
+    ):  # fmt: skip
         # The samples of a group share their prompt, which may be long: it is taken apart once.
         read = {key: tuple(renderer.messages(prompt_ids[key])) for key in set(prompts)}
         turns = list(zip(observation, action, deterministic, domain, strict=True))
+        initials = reference_answer or [None] * len(prompts)
         items = [
-            Completion(renderer.parse(ids, tagged=True), *turn, read[key])
-            for key, ids, turn in zip(prompts, completion_ids, turns, strict=True)
+            Completion(renderer.parse(ids, tagged=True), *turn, read[key], initial)
+            for key, ids, turn, initial in zip(prompts, completion_ids, turns, initials, strict=True)
         ]
         if verifiers:
             items = verifiers.ruled(prompts, items)
@@ -141,6 +158,7 @@ def reward_function(
         lines = [
             {"prompt": key, "domain": item.domain, "action": item.action, "deterministic": item.deterministic, **row}
             | {"completion": tokenizer.decode(ids), "truth": item.truth}
+            | ({} if item.reference_answer is None else {"reference_answer": item.reference_answer})
             for key, item, row, ids in zip(prompts, items, rows, completion_ids, strict=True)
         ]
         path = directory / f"step_{trainer_state.global_step:05d}_rank_{engine.rank()}.jsonl"

@@ -5,12 +5,12 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
-from omegaconf import OmegaConf
 from rich.table import Table
 
 from agentworld.data.errors import ContentError, RequestError
@@ -18,11 +18,23 @@ from agentworld.data.examples import Example, select_examples
 from agentworld.data.schema import DOMAINS, Trajectory
 from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
-from agentworld.rewards.corruptions import CORRUPTIONS, Proof, prove
-from agentworld.rewards.predictions import Scored, groups_of, has_tag, is_stored, read_rows, score, stored
+from agentworld.rewards.corruptions import CORRUPTIONS, Proof, prove, versions
+from agentworld.rewards.outcomes import Completion, Outcome
+from agentworld.rewards.predictions import (
+    Scored,
+    completion,
+    groups_of,
+    has_tag,
+    is_stored,
+    read_rows,
+    scored,
+    stored,
+)
 from agentworld.rewards.score_html import page, shown_first
-from agentworld.rewards.settings import RewardSettings
-from agentworld.train.compose import RECIPES, options
+from agentworld.rewards.settings import JUDGED, RewardSettings
+from agentworld.rewards.turn_verifiers import load
+from agentworld.train.compose import compose_reward, options
+from agentworld.train.score_judge import cache_path, require_judgements, rewards
 from agentworld.train.screen import screen
 
 DONE = 0
@@ -39,10 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
         ContentError: a damaged row; a reward that does not hold on gold.
     """
     _check(arguments)
-    settings = reward_settings(arguments.reward or DEFAULT_REWARD)
+    settings = reward_settings(arguments.reward or DEFAULT_REWARD, arguments.overrides)
+    if arguments.out is not None and arguments.out.resolve() == cache_path(settings, arguments.out).resolve():
+        raise RequestError(f"--out {arguments.out} is also the file of the judge's verdicts; name another")
     if arguments.validate is not None:
         return _validate(arguments, settings)
-    rows = _scored(arguments, settings)
+    rows, outcomes = _scored(arguments, settings)
     _write(arguments.out, lambda: "".join(json.dumps(row.fields, ensure_ascii=False) + "\n" for row in rows))
     lines = summary(rows)
     if arguments.html is not None:
@@ -51,23 +65,19 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.html, lambda: page(title, [_HEADINGS, *lines], shown, len(rows) - len(shown)))
     _print_table("", _HEADINGS, lines)
     print(visible(f"{arguments.out}: {len(rows)} rows" + (f"; {arguments.html}" if arguments.html else "")))
+    require_judgements(settings, outcomes, f"{arguments.out} is written, with null for their rewards")
     return DONE
 
 
-def reward_settings(name: str) -> RewardSettings:
-    """The reward that `recipes/reward/<name>.yaml` describes.
+def reward_settings(name: str, overrides: Sequence[str]) -> RewardSettings:
+    """The reward that `recipes/reward/<name>.yaml` describes, with `reward.key=value` changed.
 
     Raises:
-        RequestError: there is none, or its rubric is asked of a judge.
+        RequestError: there is no such reward or key.
     """
     if name not in options("reward"):
         raise RequestError(f"--reward {name}: no such reward; available: {', '.join(options('reward'))}")
-    given = OmegaConf.load(RECIPES / "reward" / f"{name}.yaml")
-    settings = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(RewardSettings), given))
-    assert isinstance(settings, RewardSettings)
-    if settings.rubric != "reference_scorer":
-        raise RequestError(f"--reward {name}: its rubric is {settings.rubric}; score knows reference_scorer only")
-    return settings
+    return compose_reward(name, overrides)
 
 
 def summary(rows: Sequence[Scored]) -> list[tuple[str, ...]]:
@@ -99,53 +109,83 @@ def _line(name: str, rows: Sequence[Scored]) -> tuple[str, ...]:
     )
 
 
-def _scored(arguments: argparse.Namespace, settings: RewardSettings) -> list[Scored]:
-    rows, tags = [], 0
+def _scored(arguments: argparse.Namespace, settings: RewardSettings) -> tuple[list[Scored], list[Outcome]]:
+    """Every row, in order, and what became of those that were scored now."""
+    given: list[tuple[dict[str, Any], Completion] | Scored] = []
     for where, row in read_rows(arguments.predictions):
         if is_stored(row):
-            if arguments.reward is not None:
+            chosen = [f"--reward {arguments.reward}"] if arguments.reward else arguments.overrides
+            if chosen:
                 raise RequestError(
-                    f"--reward {arguments.reward}: {where} is a completion of an RL stage, shown with the reward that "
-                    "it was trained on; leave --reward out"
+                    f"{chosen[0]}: {where} is a completion of an RL stage, shown with the reward that it was trained "
+                    "on; leave --reward out, and its keys"
                 )
-            rows.append(stored(where, row))
+            given.append(stored(where, row))
             continue
-        tags += has_tag(row)
-        rows.append(score(where, row, settings, arguments.form))
-    if not rows:
+        given.append((row, completion(where, row, arguments.form)))
+        if settings.rubric == "reference" and row.get("reference_answer") is None:
+            raise ContentError(f"{where}: reference_answer: Reference-Reward compares with this text, and it is absent")
+    if not given:
         raise ContentError(f"{arguments.predictions}: no rows")
-    if arguments.form == "tagged" and not tags and not any(is_stored(row.fields) for row in rows):
+    fresh = [entry for entry in given if not isinstance(entry, Scored)]
+    if arguments.form == "tagged" and len(fresh) == len(given) and not any(has_tag(row) for row, _ in fresh):
         raise ContentError(
             f"{arguments.predictions}: no prediction holds <predicted_observation>; add --form plain if each is the "
             "observation itself"
         )
-    return rows
+    keys = [f"{row['id']}#{row['turn']}" for row, _ in fresh]
+    items = load(settings.verifiers).ruled(keys, [item for _, item in fresh])
+    outcomes = rewards(items, settings, arguments.out)
+    became = iter(zip(items, outcomes, strict=True))
+    rows = [entry if isinstance(entry, Scored) else scored(entry[0], *next(became)) for entry in given]
+    return rows, outcomes
 
 
 def _validate(arguments: argparse.Namespace, settings: RewardSettings) -> int:
     """Print the margins of every corruption in every domain; the reward holds or ContentError says where not."""
+    if settings.rubric == "reference":
+        raise RequestError(
+            "--validate: reward.rubric=reference compares with answers of the policy before RL, which trajectories do "
+            "not hold; prove another reward"
+        )
+    if settings.verifiers:
+        raise RequestError(
+            "--validate proves the reward that every turn has; `agentworld verifiers` has proved those of "
+            "reward.verifiers: leave that key out"
+        )
     examples = list(_examples(arguments.validate, arguments.turns))
-    proofs = prove(examples, settings)
+    if settings.rubric in JUDGED:
+        made = list(versions(examples))
+        outcomes = rewards([version.completion for version in made], settings, arguments.out)
+        proofs = prove(zip(made, outcomes, strict=True))
+    else:  # one at a time: the corruptions of a whole corpus need not be held
+        outcomes = []
+        proofs = prove((one, Outcome(one.completion.reward(settings, None))) for one in versions(examples))
     names = ["truth", *CORRUPTIONS]
     domains = [domain for domain in DOMAINS if (domain, "truth") in proofs]
     lines = [(name, *(_margin(proofs.get((domain, name))) for domain in domains)) for name in names]
     turns = Counter(example.domain for example in examples)
     headings = ("25 - reward", *(f"{domain}\n{turns[domain]} turns" for domain in domains))
-    _print_table("smallest margin to the maximum (turns whose text it changes)", headings, lines)
+    _print_table("smallest / mean margin to the maximum (turns whose text it changes)", headings, lines)
     if arguments.out is not None:
         found = [{"domain": domain, "corruption": name, **asdict(proof)} for (domain, name), proof in proofs.items()]
         _write(arguments.out, lambda: "".join(json.dumps(row) + "\n" for row in found))
+    require_judgements(settings, outcomes, "the margins above are those of the others")
+    _require_proof(arguments.validate, proofs)
+    print(visible(f"{arguments.validate}: the reward holds on {len(examples)} turns"))
+    return DONE
+
+
+def _require_proof(path: Path, proofs: Mapping[tuple[str, str], Proof]) -> None:
     failed = {key: proof for key, proof in proofs.items() if proof.failed}
     if failed:
         (domain, name), proof = next(iter(failed.items()))
         at = ", ".join(proof.failed[:NAMED])
         what = "does not score the maximum" if name == "truth" else "scores no less than the truth"
         raise ContentError(
-            f"{arguments.validate}: the reward does not hold: {domain}, {name} {what} on {len(proof.failed)} turns "
-            f"({at}); {sum(len(one.failed) for one in failed.values())} failures in all"
+            f"{path}: the reward does not hold: {domain}, {name} {what} on {len(proof.failed)} turns ({at}); "
+            f"{sum(len(one.failed) for one in failed.values())} failures in all"
         )
-    print(visible(f"{arguments.validate}: the reward holds on {len(examples)} turns"))
-    return DONE
 
 
 def _examples(path: Path, count: int) -> Iterator[Example]:
@@ -164,7 +204,9 @@ def _margin(proof: Proof | None) -> str:
     if proof is None:
         return "-"
     bad = f"  FAILS {len(proof.failed)}" if proof.failed else ""
-    return f"{min(proof.margins):.2f} ({len(proof.margins)}){bad}"
+    bad += f"  UNJUDGED {len(proof.unjudged)}" if proof.unjudged else ""
+    margins = f"{min(proof.margins):.2f} / {fmean(proof.margins):.2f}" if proof.margins else "-"
+    return f"{margins} ({len(proof.margins)}){bad}"
 
 
 def _check(arguments: argparse.Namespace) -> None:
