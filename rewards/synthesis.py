@@ -11,7 +11,7 @@ What was answered stays in the cache: a second run asks nothing again.
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any
@@ -98,8 +98,12 @@ def synthesise(
     rollouts: Rollouts,
     settings: SynthesisSettings,
     count: SynthesisCount,
+    say: Callable[[str], None],
 ) -> Iterator[dict[str, Any]]:
     """The verifiers that are kept, as the rows that `turn_verifiers.load` reads, in the order of the trajectories.
+
+    Args:
+        say: gets a line of progress after every AT_ONCE trajectories.
 
     Raises:
         ContentError: not one request of the first trajectories was answered; the text says why.
@@ -121,6 +125,8 @@ def synthesise(
             count.kept_by_domain[proposal.example.domain] += 1
             count.kept_with_rollouts += outcome.rollouts > 0
             yield _row(proposal, outcome, author.client.model)
+        failed = f", {count.dropped['request failed']} requests failed" if count.failures else ""
+        say(f"{count.trajectories} trajectories, {count.proposed} programs, {count.kept.total()} kept{failed}")
 
 
 def report(count: SynthesisCount, author: Author, rollouts: Rollouts) -> dict[str, Any]:

@@ -100,6 +100,8 @@ def read_rollouts(path: Path, form: str, rubric_yes: float) -> Rollouts:
         prediction = parse_text(raw, bool(row.get("ended", True)), tagged)
         broken = tagged and not (prediction.tag_valid and prediction.ended)
         rubric = row.get("rubric", ...)
+        if isinstance(row.get("scores"), dict) and "win" in row["scores"]:
+            raise ContentError(f"{where}: scored by a judge of pairs, whose rubric has no threshold; use reward judge")
         if broken or not isinstance(rubric, int | float | type(...)):
             found.unusable += 1
             continue

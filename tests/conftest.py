@@ -13,7 +13,17 @@ os.environ["WANDB_MODE"] = "offline"
 import pytest
 from small_run import start, wait_for_step
 
+from agentworld.rewards import sandbox
 from agentworld.train import checkpoint
+
+
+@pytest.fixture(scope="session")
+def sandboxed() -> None:
+    """Skips where the sandbox of verifiers is not permitted, and says why."""
+    try:
+        sandbox.require()
+    except sandbox.UnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

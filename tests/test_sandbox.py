@@ -1,5 +1,6 @@
 """The sandbox of verifiers against hostile code: no verdict and why, nothing harmed, and the good ones still answer."""
 
+import json
 import os
 import signal
 import subprocess
@@ -13,19 +14,11 @@ from agentworld.rewards import sandbox
 from agentworld.rewards.sandbox import Limits, Task
 
 GOOD = "import re\ndef verify(prediction):\n    return re.search(r'^exit 7$', prediction, re.M) is not None\n"
+ANOTHER_USER = 61001
 LIMITS = Limits(seconds=1.0, batch_seconds=4.0, memory_bytes=256 << 20)
 
 
-def why_not() -> str:
-    try:
-        sandbox.require()
-    except sandbox.UnavailableError as error:
-        return str(error)
-    return ""
-
-
-needs_namespaces = pytest.mark.skipif(bool(why_not()), reason=why_not())
-pytestmark = needs_namespaces
+pytestmark = pytest.mark.usefixtures("sandboxed")
 
 
 def body(*lines: str) -> str:
@@ -176,18 +169,17 @@ def test_a_user_without_privileges_gets_the_same_walls(tmp_path) -> None:
     if python is None:
         pytest.skip("no Python of the system")
     worker = Path(sandbox.sandbox_worker.__file__).read_text()
-    tasks = [(HOSTILE[name][0], ["x"]) for name in ("fork bomb", "reads a file", "kills everything")]
+    quick = {name: pair for name, pair in HOSTILE.items() if "no answer" not in pair[1] and name != "one huge number"}
+    tasks = [(source, ["x"]) for source, _ in quick.values()]
     request = {"limits": vars(LIMITS), "tasks": [*tasks, (GOOD, ["exit 7", ""])]}
-    import json
-
     done = subprocess.run(
         [python, "-s", "-S", "-c", worker],
         input=json.dumps(request),
         capture_output=True,
         text=True,
         timeout=60,
-        user=NOBODY,
-        group=NOBODY,
+        user=ANOTHER_USER,
+        group=ANOTHER_USER,
         extra_groups=[],
         env={},
         cwd="/",
@@ -195,7 +187,6 @@ def test_a_user_without_privileges_gets_the_same_walls(tmp_path) -> None:
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     if lines and isinstance(lines[0], dict):
         pytest.skip(f"no user namespaces for users: {lines[0]['failed']}")
-    assert all("PermissionError" in line[0] for line in lines[:3]) and lines[3:] == [[True, False]], done
-
-
-NOBODY = 61001
+    assert lines.pop() == [True, False], done
+    for (name, (_, reason)), (answer,) in zip(quick.items(), lines, strict=True):
+        assert answer is not True and (not isinstance(answer, str) or reason in answer), (name, answer)

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from judge_server import KEY, judge_server, share_of
 from proposals import PROMPT, propose, trajectory
-from test_sandbox import needs_namespaces
 
-from agentworld.data.examples import example
+from agentworld.data.examples import example, one_turn
 from agentworld.data.schema import write_jsonl
 from agentworld.rewards import sandbox, synthesis_checks
 from agentworld.rewards.judge_reply import ReplyError
 from agentworld.rewards.sandbox import Task
+from agentworld.rewards.synthesis import _eligible
 from agentworld.rewards.synthesis_checks import Proposal, Rollouts, check, damaged, read_rollouts
 from agentworld.rewards.synthesis_prompt import TooLongError, _parsed_choice, _parsed_code, turns_question
 from agentworld.rewards.turn_verifiers import truth_hash
@@ -63,7 +63,7 @@ def rollout(kind: str, observation: str, **more) -> dict:
     return row | {"prediction": tagged} | more
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("sandboxed")
 def test_the_verb_keeps_what_proves_itself_and_asks_nothing_twice(files, capsys, monkeypatch) -> None:
     monkeypatch.setenv("VERIFIER_KEY", KEY)
     monkeypatch.setattr("agentworld.rewards.judge_client.backoff_seconds", lambda *_: 0.0)
@@ -93,7 +93,7 @@ def test_the_verb_keeps_what_proves_itself_and_asks_nothing_twice(files, capsys,
     assert found["requests"]["cached"] == len(asked) - 1 and KEY not in json.dumps(found) + shown.err + shown.out
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("sandboxed")
 def test_rollouts_decide_by_the_rubric_and_a_bad_server_costs_nothing(files, capsys, monkeypatch) -> None:
     monkeypatch.setattr("agentworld.rewards.judge_client.backoff_seconds", lambda *_: 0.0)
     kinds = ("good", "fooled")
@@ -115,22 +115,13 @@ def test_rollouts_decide_by_the_rubric_and_a_bad_server_costs_nothing(files, cap
     assert found["requests"]["retries"] > 0
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_an_endpoint_that_refuses_everything_ends_the_verb(files, capsys) -> None:
-    if sandbox_missing():
-        pytest.skip("no sandbox")
     with judge_server(answer=propose, fault=lambda request: "401") as server:
         assert cli.main(arguments(files, server)) == 1
         assert len(server.requests) == len(WORDS)
     assert "none of the first 15 requests succeeded: m: HTTP 401" in capsys.readouterr().err
     assert not (files / "out.jsonl").exists() and not list(files.glob(".*"))
-
-
-def sandbox_missing() -> bool:
-    try:
-        sandbox.require()
-    except sandbox.UnavailableError:
-        return True
-    return False
 
 
 @pytest.mark.parametrize(
@@ -178,7 +169,7 @@ def test_a_damaged_truth_lacks_a_fact_and_damage_elsewhere_is_free() -> None:
     assert ("gap in a fact", "cat a.txt\napple7\nuser@:~$ ") in two
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("sandboxed")
 def test_no_rollouts_of_another_truth_count_and_short_facts_are_refused() -> None:
     good = "def verify(p):\n    return p.split('\\n')[1:2] == ['apple7']\n"
     assert [one.reason for one in check([proposal(good), proposal(good, (" 7",))], Rollouts(), 1.0)] == [
@@ -223,3 +214,19 @@ def test_questions_fit_their_budget_or_are_refused() -> None:
 def test_the_hash_is_of_the_text_as_it_stands() -> None:
     assert truth_hash("a\n") == hashlib.sha256(b"a\n").hexdigest() != truth_hash("a")
     assert len(truth_hash("\ud800")) == 64
+
+
+def test_a_seed_leaves_the_turn_that_rl_asks() -> None:
+    found = [_eligible(trajectory("good", word), seed) for word in ("a1", "b2", "c3", "d4") for seed in range(8)]
+    for number, word in enumerate(("a1", "b2", "c3", "d4")):
+        for seed in range(8):
+            turn = one_turn(trajectory("good", word), seed)
+            assert found[8 * number + seed] == ([turn] if turn < 2 else []), "the third turn depends on the clock"
+    assert _eligible(trajectory("good", "a1"), None) == [0, 1] and [] in found
+
+
+def test_rollouts_of_a_judge_of_pairs_are_refused(tmp_path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text(json.dumps(rollout("good", "x", rubric=25.0, scores={"win": 1.0})) + "\n")
+    with pytest.raises(ValueError, match=r"r\.jsonl:1: scored by a judge of pairs"):
+        read_rollouts(path, "tagged", 4.0)

@@ -4,7 +4,6 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from test_sandbox import needs_namespaces
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.render import Renderer
@@ -35,7 +34,7 @@ def written(path, *rows: dict) -> str:
     return str(path)
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("sandboxed")
 def test_the_reward_of_rl_takes_their_verdicts_and_tells_where_there_is_none(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(turn_verifiers, "LIMITS", Limits(seconds=0.5, batch_seconds=2.0))
     tokenizer = train_tokenizer([ACTION, TRUTH, WRONG, "<predicted_observation></predicted_observation>"], 400)
@@ -129,7 +128,7 @@ def test_without_files_nothing_is_started_and_a_system_without_sandbox_is_refuse
         load([written(tmp_path / "v.jsonl", row(APPLE))])
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("sandboxed")
 def test_score_takes_them_and_validate_refuses_them(tmp_path, capsys) -> None:
     path = written(tmp_path / "v.jsonl", row(APPLE))
     given = {"id": "t", "domain": "terminal", "turn": 1, "action": ACTION, "truth": TRUTH, "deterministic": None}

@@ -4,7 +4,8 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from agentworld.rewards.synthesis import Author, SynthesisCount, SynthesisSettin
 from agentworld.rewards.synthesis_checks import Rollouts, read_rollouts
 
 DONE = 0
+PROGRESS_SECONDS = 10.0
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -42,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     temporary = arguments.out.with_name(f".{arguments.out.name}.tmp-{os.getpid()}")
     try:
         with open(temporary, "w", encoding="utf-8") as file:
-            for row in synthesise(_trajectories(arguments), author, rollouts, settings, count):
+            for row in synthesise(_trajectories(arguments), author, rollouts, settings, count, _progress()):
                 file.write(json.dumps(row) + "\n")
         temporary.replace(arguments.out)
     finally:
@@ -73,6 +75,19 @@ def summary(count: SynthesisCount, author: Author, rollouts: Rollouts, out: Path
     if rollouts.rows:
         lines.append(f"  rollouts {rollouts.rows}, {rollouts.unusable} of broken form or without a rubric")
     return lines
+
+
+def _progress() -> Callable[[str], None]:
+    """Prints a line, but not more than one in PROGRESS_SECONDS."""
+    last = time.monotonic()
+
+    def say(line: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PROGRESS_SECONDS:
+            last = time.monotonic()
+            print(line, flush=True)
+
+    return say
 
 
 def _trajectories(arguments: argparse.Namespace) -> Iterator[Trajectory]:
