@@ -89,28 +89,28 @@ class Panel:
         Raises:
             ContentError: a completion lacks the answer that the question compares with.
         """
-        settings = self._settings
-        outcomes = [self._unasked(item) for item in completions]
-        asked = [number for number, outcome in enumerate(outcomes) if outcome.reward is None]
-        items = [completions[number] for number in asked]
-        verdicts = self.judge([self._case(item) for item in items])
-        for number, item, verdict in zip(asked, items, verdicts, strict=True):
-            if verdict.scores is not None:
-                reward = item.reward(settings, verdict.scores)
-            elif settings.judge.on_failure == "zero":
-                reward = hybrid.nothing(f"0: the judge failed: {verdict.failure}")
-            else:
-                reward = None
-            outcomes[number] = Outcome(reward, verdict)
-        return outcomes
+        settled = [self._settled(item) for item in completions]
+        verdicts = iter(self.judge([entry for entry in settled if isinstance(entry, Case)]))
+        return [
+            self._outcome(item, next(verdicts)) if isinstance(entry, Case) else Outcome(entry)
+            for item, entry in zip(completions, settled, strict=True)
+        ]
 
-    def _unasked(self, item: Completion) -> Outcome:
-        """The reward of a completion that no judge has to see; None in it for every other."""
+    def _settled(self, item: Completion) -> hybrid.Reward | Case:
+        """The reward of a completion that no judge has to see; of every other its case."""
         broken = hybrid.without_rubric(item.prediction)
         if broken is not None:
-            return Outcome(broken)
-        settled = self.question.unasked(self._case(item))
-        return Outcome(None if settled is None else item.reward(self._settings, settled))
+            return broken
+        case = self._case(item)
+        preference = self.question.unasked(case)
+        return case if preference is None else item.reward(self._settings, preference)
+
+    def _outcome(self, item: Completion, verdict: Verdict) -> Outcome:
+        if verdict.scores is not None:
+            return Outcome(item.reward(self._settings, verdict.scores), verdict)
+        if self._settings.judge.on_failure == "zero":
+            return Outcome(hybrid.nothing(f"0: the judge failed: {verdict.failure}"), verdict)
+        return Outcome(None, verdict)
 
     def _case(self, item: Completion) -> Case:
         tokens = self._count(item.truth) + self._count(item.prediction.text)
@@ -143,10 +143,10 @@ class Panel:
                   f"{failures[0]}", file=sys.stderr, flush=True)  # fmt: skip
         return verdicts
 
-    def needed(self, completions: Sequence[Completion]) -> "Needed":
+    def needed(self, completions: Sequence[Completion]) -> Needed:
         """What judging the completions would take, before anything is asked. Raises ContentError, as `rewards`."""
-        cases = [self._case(item) for item in completions if self._unasked(item).reward is None]
-        wanted = self._wanted([self._prompts(case) for case in cases])
+        settled = [self._settled(item) for item in completions]
+        wanted = self._wanted([self._prompts(case) for case in settled if isinstance(case, Case)])
         known = self._cache.get([key for _, key in wanted])
         self._cache.close()
         missing = [(client, prompt.tokens) for (client, key), prompt in wanted.items() if key not in known]

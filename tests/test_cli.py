@@ -175,3 +175,12 @@ def test_the_console_script_is_this_command():
     done = subprocess.run([script, "train"], capture_output=True, text=True)
     assert done.returncode == 2
     assert "recipe=smoke" in done.stderr
+
+
+def test_keys_stand_before_and_after_flags_and_a_wrong_flag_is_still_one(capsys) -> None:
+    options = cli._parsed(["plan", "recipe=smoke", "--mfu", "0.2", "seed=1", "nproc=2"])
+    assert (options.overrides, options.mfu) == (["recipe=smoke", "seed=1", "nproc=2"], 0.2)
+    assert cli.main(["plan", "recipe=smoke", "--mfuu", "0.2", "seed=1"]) == 2
+    assert "unrecognized arguments: --mfuu" in capsys.readouterr().err
+    assert cli.main(["report", "runs/none", "seed=1"]) == 2
+    assert "unrecognized arguments: seed=1" in capsys.readouterr().err

@@ -173,6 +173,9 @@ JUDGE = ["reward=judge", "reward.judge.base_url=http://127.0.0.1:9/v1", "reward.
         ([*JUDGE, "reward.judge.attempts=0"], "attempts must be greater than 0"),
         ([*JUDGE, "reward.judge.concurrency=0"], "concurrency must be greater than 0"),
         ([*JUDGE, "reward.judge.price_prompt=-1"], "price_prompt must not be negative"),
+        ([*JUDGE, "reward.judge.both_orders=true"], "both_orders is for pairs"),
+        (["reward=turing"], "reward.judge.base_url must be the address"),
+        (["reward=reference", JUDGE[1]], "reward.judge.model is empty"),
     ],
 )
 def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
@@ -185,8 +188,10 @@ def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
     ("overrides", "said"),
     [
         (["reward.judge.concurrency=1"], "concurrency=1 is less than the 2 processes"),
-        (["reward.judge.requests_per_minute=0.5"], "takes 960 s for the 8 completions"),
+        (["reward.judge.requests_per_minute=0.5"], "takes 960 s for the 8 judgements"),
+        (["reward=turing", "reward.judge.requests_per_minute=1", "reward.judge.both_orders=true"], "the 16 judgements"),
         (["reward.judge.prompt_tokens=8"], "prompt_tokens=8 must be more than 1 x rl.max_completion_tokens=8"),
+        (["reward=reference", "reward.judge.prompt_tokens=16"], "must be more than 2 x rl.max_completion_tokens=8"),
     ],
 )
 def test_limits_that_no_rollout_can_keep_are_refused(overrides, said) -> None:
@@ -201,6 +206,8 @@ def test_a_job_must_have_time_to_stop() -> None:
     check_stop(reward, 600)
     check_stop(reward, 0)
     check_stop(compose(SMALL).reward, 300)
+    with pytest.raises(RequestError, match=r"signal_seconds=300"):
+        check_stop(compose([*SMALL, "reward=turing", *JUDGE[1:]]).reward, 300)
 
 
 def test_a_key_that_is_not_in_the_environment_is_refused_where_it_is_needed(monkeypatch) -> None:

@@ -64,14 +64,14 @@ def test_the_order_changes_no_reward(tmp_path, monkeypatch, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_judge_that_looks_at_the_place_pays_half(tmp_path, kind: str) -> None:
     """On average where each is asked once, and each prediction where both orders are asked."""
-    items = numbered(400)
+    items = numbered(60)
     with judge_server(choose=lambda *_: "A") as server:
         once = panel(server, tmp_path, kind).rewards(items)
-        assert len(server.requests) == 400
+        assert len(server.requests) == 60
         both = panel(server, tmp_path, kind, both_orders=True).rewards(items)
-        assert len(server.requests) == 800, "the order that was asked before is bought"
+        assert len(server.requests) == 120, "the order that was asked before is bought"
     wins = [outcome.reward.scores.win for outcome in once]
-    assert set(wins) == {0.0, 1.0} and abs(sum(wins) / 400 - 0.5) < 0.075  # three standard deviations
+    assert set(wins) == {0.0, 1.0} and abs(sum(wins) / 60 - 0.5) < 0.2  # three standard deviations
     assert {outcome.total for outcome in both} == {12.5}
     assert set(observations(once)["judge/first/test"]) == {1.0}, "the bias is told"
     assert set(observations(both)["judge/win/test"]) == {0.5}

@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         _write(arguments.html, lambda: page(title, [_HEADINGS, *lines], shown, len(rows) - len(shown)))
     _print_table("", _HEADINGS, lines)
     print(visible(f"{arguments.out}: {len(rows)} rows" + (f"; {arguments.html}" if arguments.html else "")))
-    require_judgements(settings, outcomes, f"{arguments.out} is written, with null for their rewards")
+    require_judgements(settings, outcomes, f"{arguments.out} is written all the same")
     return DONE
 
 
