@@ -23,7 +23,7 @@ from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, u
 from agentworld.rewards.preference import Preference
 from agentworld.rewards.rubric import HIGHEST, LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, PAIRS, RUBRICS, RewardSettings
-from agentworld.rewards.verdicts import Context, Item, Verdict
+from agentworld.rewards.verdicts import NO_RULING, Context, Item, Ruling, Verdict
 from agentworld.rewards.verifiers import RULE_SCALE, RULES
 
 RUBRIC_SCALE = 5.0  # from the mean of the dimensions to the reward
@@ -65,6 +65,7 @@ def reward(
     settings: RewardSettings,
     scores: RubricScores | Preference | None = None,
     context: Context = NO_CONTEXT,
+    ruling: Ruling = NO_RULING,
 ) -> Reward:
     """Reward one completion of the policy.
 
@@ -74,6 +75,7 @@ def reward(
         deterministic: whether the observation follows from the session alone; None (unknown) counts as no.
         scores: what a judge gave, or how a pair went; None computes the reference scores.
         context: domain and history, for the verifiers of the domain and the guards.
+        ruling: of the synthesised verifiers of the turn; their verdicts count like those of the domain.
 
     Returns:
         Reward with `total` 0, or in [5, 25] without a verifier, or in [4.5, 25] with one (default weights); for a pair
@@ -86,7 +88,7 @@ def reward(
     if (broken := without_rubric(prediction)) is not None:
         return broken
     item = Item(prediction.text, reference, action, deterministic, context)
-    verdicts = RULES[settings.rule](item)
+    verdicts = [*RULES[settings.rule](item), *ruling.verdicts]
     hits = content_hits(item)
     obeyed = settings.guards != "report"
     if scores is None:
@@ -103,6 +105,8 @@ def reward(
     if caught:
         scores = _lowest(scores)
     got = _combined(scores, verdicts, caught, _weights(settings, context.domain))
+    if ruling.silent:
+        got = replace(got, reason=f"{got.reason}; no verdict of {'; '.join(ruling.silent)}")
     fired = _words(hits, settings.guards)
     if caught and settings.guards == "zero":
         return replace(got, total=0.0, reason=f"0: {fired}", guards=tuple(hits))

@@ -28,8 +28,8 @@ create table if not exists verdicts (
 
 @dataclass(frozen=True)
 class Judged:
-    """One reply of one judge. `scores`: of a pair its choice, one of `preference.CHOICES`. Tokens are those that the
-    endpoint counted."""
+    """One reply of one judge. `scores`: of a pair its choice, one of `preference.CHOICES`; of a question about
+    verifiers the answer as JSON (rewards/synthesis_prompt.py). Tokens are those that the endpoint counted."""
 
     scores: RubricScores | str
     reply: str

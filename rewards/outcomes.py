@@ -8,7 +8,7 @@ from agentworld.rewards import hybrid
 from agentworld.rewards.judge_cache import Judged
 from agentworld.rewards.judge_questions import Scores
 from agentworld.rewards.settings import RewardSettings
-from agentworld.rewards.verdicts import Context, context_of_messages
+from agentworld.rewards.verdicts import NO_RULING, Context, Ruling, context_of_messages
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Verdict:
 class Completion:
     """What is needed to reward one completion. `messages`: what the model read, for judge, verifiers and guards.
     `reference_answer`: the observation that the policy before RL predicted, the text inside its tag, for the rubric
-    `reference`. `context`: for verifiers and guards, where it is known better than from the messages."""
+    `reference`. `context`: for verifiers and guards, where it is known better than from the messages. `ruling`: of the
+    synthesised verifiers of the turn (rewards/turn_verifiers.py)."""
 
     prediction: Prediction
     truth: str
@@ -54,12 +55,13 @@ class Completion:
     messages: tuple[Message, ...]
     reference_answer: str | None = None
     context: Context | None = None
+    ruling: Ruling = NO_RULING
 
     def reward(self, settings: RewardSettings, scores: Scores | None) -> hybrid.Reward:
         """`hybrid.reward`, with the scores of a judge or, None, of the reference scorer."""
         context = self.context or context_of_messages(self.domain, self.messages)
         exact = self.deterministic
-        return hybrid.reward(self.prediction, self.truth, self.action, exact, settings, scores, context)
+        return hybrid.reward(self.prediction, self.truth, self.action, exact, settings, scores, context, self.ruling)
 
 
 @dataclass(frozen=True)

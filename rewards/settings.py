@@ -68,6 +68,9 @@ class RewardSettings:
     # domain would do nothing: GSPO compares the samples of one prompt and divides by their spread.
     domain_rule_weights: dict[str, float] = field(default_factory=dict)
     rule: str = "verifiers"  # verifiers: those of the domain that apply | exact_match: on deterministic turns only
+    # Files of `agentworld verifiers`: a completion whose turn and truth have one gets its verdict, too; it runs in a
+    # sandbox (rewards/sandbox.py), without which the run is refused. Empty = none.
+    verifiers: list[str] = field(default_factory=list)
     # What a hit of a content guard does (rewards/guard.py): lowest = the bottom of the scale, all dimensions 1 and the
     # rule a no, as for an honest answer of which nothing is right; zero = 0, as for a broken form; report = nothing.
     guards: str = "lowest"

@@ -60,6 +60,19 @@ class Verdict:
     reason: str
 
 
+@dataclass(frozen=True)
+class Ruling:
+    """What verifiers that a model wrote said of one prediction (rewards/turn_verifiers.py). `silent`: for each that
+    ended without a verdict, its name and why; `stale`: there is one for this turn, but for another text of
+    the truth."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    silent: tuple[str, ...] = ()
+    stale: bool = False
+
+
+NO_RULING = Ruling()
+
 Verifier = Callable[[Item], Verdict | None]
 
 

@@ -13,6 +13,7 @@ os.environ["WANDB_MODE"] = "offline"
 import pytest
 from small_run import start, wait_for_step
 
+from agentworld.rewards import sandbox
 from agentworld.train import checkpoint
 
 # Files that start ranks again and again: with `pytest -n 2` they come first, so that none is left for the end.
@@ -27,6 +28,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.xdist_group(group))
         order[item] = LONG.index(group) if group in LONG else len(LONG)
     items.sort(key=order.__getitem__)
+
+
+@pytest.fixture(scope="session")
+def sandboxed() -> None:
+    """Skips where the sandbox of verifiers is not permitted, and says why."""
+    try:
+        sandbox.require()
+    except sandbox.UnavailableError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")

@@ -65,6 +65,7 @@ class JudgeServer:
     fault: Callable[[Request], str] = lambda request: ""
     score: Callable[[str, str, str], RubricScores] = reference_scores
     choose: Callable[[str, str, str, str], str] = closer  # of first, second, truth ("" in the Turing test), action
+    answer: Callable[[str], str] | None = None  # to the user's message, in place of an evaluation
     late_seconds: float = 0.6
     retry_after: float = 0.0
     address: str = ""
@@ -155,7 +156,7 @@ def judge_server(port: int = 0, **options: Any) -> Iterator[JudgeServer]:
                 return "I would say it is rather good: 4 of 5."
             if request.fault == "empty":
                 return None
-            reply = state.reply(request.user)
+            reply = (state.answer or state.reply)(request.user)
             if request.fault == "out-of-range":
                 reply = re.sub(r'"realism": [\d.]+', '"realism": 7', reply)
             if request.fault == "partial":

@@ -31,7 +31,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize("verb", ["train", "submit", "record", "report"])
+@pytest.mark.parametrize("verb", ["train", "submit", "record", "verifiers", "report"])
 def test_every_verb_has_an_example_that_starts_with_itself(verb, capsys):
     with pytest.raises(SystemExit) as end:
         cli.main([verb, "--help"])

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.visible_text import visible
-from agentworld.train import score_arguments
+from agentworld.train import score_arguments, verifiers_arguments
 from agentworld.train.arguments import positive, share
 from agentworld.train.import_arguments import IMPORT_HELP, add_import_arguments
 
@@ -208,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_run_verbs(verbs, layout)
     _add_data_verbs(verbs, layout)
     score_arguments.add(verbs)
+    verifiers_arguments.add(verbs)
     verb = verbs.add_parser("report", help="print the table of a run", description=REPORT_HELP, formatter_class=layout)
     verb.add_argument("run_dir", type=Path, metavar="RUN_DIR", help="for example runs/first")
     verb.set_defaults(verb=report)

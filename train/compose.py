@@ -60,6 +60,7 @@ def compose(overrides: Sequence[str]) -> Config:
     for source in config.data.documents:
         source.path = _expanded(source.path)
     config.data.trajectories = [_expanded(path) for path in config.data.trajectories]
+    config.reward.verifiers = [_expanded(path) for path in config.reward.verifiers]
     config.data.held_out = [_expanded(path) for path in config.data.held_out]
     validate(config)
     return config

@@ -21,7 +21,7 @@ from agentworld.rewards.judge import Completion
 from agentworld.rewards.settings import RewardSettings
 from agentworld.train import checkpoint, engine, fidelity, kernels, report, run_directory
 from agentworld.train.config import Config
-from agentworld.train.generation import GREEDY, Generator, panel_of, reward_outside_rl, rewarded
+from agentworld.train.generation import GREEDY, Generator, Rewarder, reward_outside_rl
 
 UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
 SHOWN_EXAMPLES = 3
@@ -144,8 +144,8 @@ def _rewards(generator: Generator, examples: list[Example], answers: list[list[i
         )
         for example, ids in zip(examples, answers, strict=True)
     ]
-    panel = panel_of(reward_outside_rl(generator.config.reward), generator.run_dir, renderer)
-    return [outcome.total for outcome in rewarded(generator, items, panel)]
+    outcomes = Rewarder(generator).outcomes([example.key for example in examples], items)
+    return [outcome.total for outcome in outcomes]
 
 
 def _require_rewards(settings: RewardSettings, totals: Sequence[float | None]) -> None:

@@ -11,6 +11,7 @@ from agentworld.data.render import Renderer
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
 from agentworld.rewards.settings import JUDGED, RewardSettings
+from agentworld.rewards.turn_verifiers import load
 from agentworld.train import divided, engine, model, stop
 from agentworld.train.config import Config
 
@@ -101,16 +102,27 @@ def panel_of(settings: RewardSettings, run_dir: Path, renderer: Renderer) -> Pan
     return Panel(settings, run_dir / CACHE_FILE, renderer.count, engine.world_size())
 
 
-def rewarded(generator: Generator, items: Sequence[Completion], panel: Panel | None) -> list[Outcome]:
-    """The outcome of each completion, in order. Judged in rounds of the size of a rollout, for which the recipe's
-    limits were checked; all ranks begin them together, so that none waits for another beyond the deadline."""
-    settings, rl = reward_outside_rl(generator.config.reward), generator.config.rl
-    at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
-    outcomes: list[Outcome] = []
-    for first in range(0, engine.largest(len(items)), at_once):
-        leave_if_stopped(generator.run_dir, "judging")
-        outcomes += reward_all(items[first : first + at_once], settings, panel)
-    return outcomes
+class Rewarder:
+    """The recipe's reward outside RL, with its judges and synthesised verifiers."""
+
+    def __init__(self, generator: Generator) -> None:
+        self._generator, self._settings = generator, reward_outside_rl(generator.config.reward)
+        self._panel = panel_of(self._settings, generator.run_dir, generator.renderer)
+        self._verifiers = load(self._settings.verifiers)
+
+    def outcomes(self, keys: Sequence[str], items: Sequence[Completion]) -> list[Outcome]:
+        """The outcome of each completion, in order; `keys`: of their prompts. Judged in rounds of the size of a
+        rollout, for which the recipe's limits were checked; all ranks begin them together, so that none waits for
+        another beyond the deadline."""
+        rl = self._generator.config.rl
+        at_once = max(1, rl.prompts_per_rollout * rl.num_generations // engine.world_size())
+        if self._verifiers:
+            items = self._verifiers.ruled(keys, items)
+        found: list[Outcome] = []
+        for first in range(0, engine.largest(len(items)), at_once):
+            leave_if_stopped(self._generator.run_dir, "judging")
+            found += reward_all(items[first : first + at_once], self._settings, self._panel)
+        return found
 
 
 def stored_row(

@@ -19,10 +19,10 @@ from agentworld.data.errors import ContentError
 from agentworld.data.render import parse_text
 from agentworld.data.tokenizer import IM_END
 from agentworld.rewards import completions, hybrid
-from agentworld.rewards.judge import Completion, Panel
+from agentworld.rewards.judge import Completion
 from agentworld.train import engine, kernels, pilot_groups, run_directory
 from agentworld.train.config import Config
-from agentworld.train.generation import Generator, panel_of, reward_outside_rl, rewarded, stored_row
+from agentworld.train.generation import Generator, Rewarder, reward_outside_rl, stored_row
 
 Prompt = Mapping[str, Any]  # a row of data/prompts/rl.parquet
 
@@ -75,19 +75,19 @@ def _path(folder: Path, number: int) -> Path:
 
 def _sample(generator: Generator, missing: Sequence[tuple[int, list[Prompt]]], folder: Path) -> None:
     """Each rank takes its share of the parts; all go through as many rounds."""
-    panel = panel_of(reward_outside_rl(generator.config.reward), generator.run_dir, generator.renderer)
+    rewarder = Rewarder(generator)
     world = engine.world_size()
     for first in range(0, len(missing), world):
         mine = missing[first : first + world][engine.rank() :][:1]
         number, prompts = mine[0] if mine else (0, [])
         torch.manual_seed((generator.config.seed << 20) + number)
-        rows = _completed(generator, prompts, panel)
+        rows = _completed(generator, prompts, rewarder)
         _require_judgements(generator.config, rows)
         if mine:
             completions.write(_path(folder, number), rows)
 
 
-def _completed(generator: Generator, prompts: Sequence[Prompt], panel: Panel | None) -> list[dict[str, Any]]:
+def _completed(generator: Generator, prompts: Sequence[Prompt], rewarder: Rewarder) -> list[dict[str, Any]]:
     """The completions of some prompts as they are stored, those of one prompt together; collective."""
     rl, renderer = generator.config.rl, generator.renderer
     turns = [prompt for prompt in prompts for _ in range(rl.pilot_completions)]
@@ -104,7 +104,7 @@ def _completed(generator: Generator, prompts: Sequence[Prompt], panel: Panel | N
         )
         for turn, ids in zip(turns, answers, strict=True)
     ]
-    outcomes = rewarded(generator, items, panel)
+    outcomes = rewarder.outcomes([turn["prompt"] for turn in turns], items)
     return [
         stored_row(turn["prompt"], item, outcome.row(), renderer.tokenizer.decode(ids), len(ids), step=0)
         for turn, item, outcome, ids in zip(turns, items, outcomes, answers, strict=True)

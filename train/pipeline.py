@@ -21,6 +21,7 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge_checks import require_judge
+from agentworld.rewards.turn_verifiers import load
 from agentworld.train import pilot_groups, prompt_stream, report
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
@@ -149,7 +150,8 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
 def check_inputs(config: Config) -> None:
     """Refuse inputs that are not there, before the run directory is made or anything in it deleted."""
     named = [("data.trajectories", path) for path in config.data.trajectories]
-    for key, path in [*named, *(("data.held_out", path) for path in config.data.held_out)]:
+    named += [("data.held_out", path) for path in config.data.held_out]
+    for key, path in [*named, *(("reward.verifiers", path) for path in config.reward.verifiers)]:
         if not Path(path).is_file():
             raise RequestError(f"{key}: {path} is not a file")
         with open(path, "rb"):  # readable, or an OSError that names it
@@ -157,6 +159,7 @@ def check_inputs(config: Config) -> None:
     check_paths(config.data.documents)
     if config.stage not in ("data", "cpt"):
         require_judge(config.reward)
+        load(config.reward.verifiers)
     if config.stage in ("all", "rl"):
         require_vllm(config.rl.rollout)
     model = Path(config.model.path)
@@ -186,6 +189,7 @@ def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
     """overwrite=true would delete an input that lies in the run itself."""
     inputs = [("data.trajectories", path) for path in config.data.trajectories]
     inputs += [("data.held_out", path) for path in config.data.held_out]
+    inputs += [("reward.verifiers", path) for path in config.reward.verifiers]
     inputs += [(f"{key_of(source)}.path", source.path) for source in config.data.documents if source.path]
     if config.model.path:
         inputs.append(("model.path", config.model.path))

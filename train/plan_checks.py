@@ -46,6 +46,7 @@ def files_read(config: Config) -> list[dict[str, str | int | None]]:
     """Key, path and bytes (None: not there) of what the run reads."""
     named = [("data.trajectories", path) for path in config.data.trajectories]
     named += [("data.held_out", path) for path in config.data.held_out]
+    named += [("reward.verifiers", path) for path in config.reward.verifiers]
     named += [("data.documents", source.path) for source in config.data.documents if source.path]
     if config.model.path:
         named.append(("model.path", config.model.path))

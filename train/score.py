@@ -32,6 +32,7 @@ from agentworld.rewards.predictions import (
 )
 from agentworld.rewards.score_html import page, shown_first
 from agentworld.rewards.settings import JUDGED, RewardSettings
+from agentworld.rewards.turn_verifiers import load
 from agentworld.train.compose import compose_reward, options
 from agentworld.train.score_judge import cache_path, require_judgements, rewards
 from agentworld.train.screen import screen
@@ -132,9 +133,11 @@ def _scored(arguments: argparse.Namespace, settings: RewardSettings) -> tuple[li
             f"{arguments.predictions}: no prediction holds <predicted_observation>; add --form plain if each is the "
             "observation itself"
         )
-    outcomes = rewards([item for _, item in fresh], settings, arguments.out)
-    became = iter(outcomes)
-    rows = [entry if isinstance(entry, Scored) else scored(*entry, next(became)) for entry in given]
+    keys = [f"{row['id']}#{row['turn']}" for row, _ in fresh]
+    items = load(settings.verifiers).ruled(keys, [item for _, item in fresh])
+    outcomes = rewards(items, settings, arguments.out)
+    became = iter(zip(items, outcomes, strict=True))
+    rows = [entry if isinstance(entry, Scored) else scored(entry[0], *next(became)) for entry in given]
     return rows, outcomes
 
 
@@ -144,6 +147,11 @@ def _validate(arguments: argparse.Namespace, settings: RewardSettings) -> int:
         raise RequestError(
             "--validate: reward.rubric=reference compares with answers of the policy before RL, which trajectories do "
             "not hold; prove another reward"
+        )
+    if settings.verifiers:
+        raise RequestError(
+            "--validate proves the reward that every turn has; `agentworld verifiers` has proved those of "
+            "reward.verifiers: leave that key out"
         )
     examples = list(_examples(arguments.validate, arguments.turns))
     if settings.rubric in JUDGED:
