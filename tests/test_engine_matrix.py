@@ -93,7 +93,7 @@ from accelerate.state import AcceleratorState, GradientState
 from test_gspo import made_trainer
 from agentworld.train import engine, kernels
 from agentworld.train.config import EngineSettings, ModelSettings
-from agentworld.train.trainers import GspoTrainer
+from agentworld.train.gspo import GspoTrainer
 
 class Uneven(GspoTrainer):
     def __init__(self, *args, model, **kwargs):

@@ -10,7 +10,7 @@ from trl import GRPOConfig
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import model
 from agentworld.train.config import ArchitectureSettings, ModelSettings
-from agentworld.train.trainers import GspoTrainer
+from agentworld.train.gspo import GspoTrainer
 
 EPSILON, EPSILON_HIGH = 3e-4, 4e-4
 END = 270  # the end of turn in `made_trainer`'s tokenizer

@@ -263,7 +263,7 @@ from agentworld.train import worker
 worker.quiet_libraries()
 from agentworld.data.render import Renderer
 from agentworld.train.generation import Generator
-from agentworld.train.trainers import GspoTrainer
+from agentworld.train.gspo import GspoTrainer
 def drawn(renderer, count):
     words = ("apple", "river", "quartz", "salt")
     texts = [" ".join(words[i] for i in torch.randint(4, (2,)).tolist()) for _ in range(count)]

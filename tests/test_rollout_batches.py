@@ -10,9 +10,9 @@ from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer
 from agentworld.data.schema import Turn
 from agentworld.rewards import hybrid
 from agentworld.rewards.settings import RewardSettings
+from agentworld.train.gspo import GspoTrainer
 from agentworld.train.rl_reward import EarlyJudging, reward_function
 from agentworld.train.rollout_batches import BatchedRollouts
-from agentworld.train.trainers import GspoTrainer
 
 
 class Echo:

@@ -11,7 +11,8 @@ from trl import GRPOConfig, SFTConfig
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import engine, kernels, model
 from agentworld.train.config import ArchitectureSettings, EngineSettings, ModelSettings
-from agentworld.train.trainers import GspoTrainer, PackedTrainer
+from agentworld.train.gspo import GspoTrainer
+from agentworld.train.trainers import PackedTrainer
 
 settings, weights = EngineSettings(zero_stage=1, device="cpu"), ModelSettings(dtype="float32")
 engine.start_rank(settings)

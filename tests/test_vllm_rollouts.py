@@ -20,7 +20,7 @@ from agentworld.data.errors import RequestError
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import export, model, vllm_rollouts
 from agentworld.train.config import Config, RolloutSettings
-from agentworld.train.trainers import GspoTrainer
+from agentworld.train.gspo import GspoTrainer
 
 END = 3
 

@@ -18,9 +18,9 @@ from agentworld.rewards.turn_verifiers import load
 from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory, vllm_rollouts
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.generation import panel_of
+from agentworld.train.gspo import GspoTrainer
 from agentworld.train.rl_reward import EarlyJudging, reward_function
 from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
-from agentworld.train.trainers import GspoTrainer
 
 COLUMNS = ("prompt", "domain", "action", "observation", "deterministic")  # of a prompt, beside its ids
 

@@ -2,12 +2,13 @@
 
     StageTrainer      what all stages share: whole checkpoints, a stop at a step boundary, a stop on a non-finite loss
     PackedTrainer     CPT and SFT on rows packed by `agentworld.data.packing` (trl.SFTTrainer)
-    GspoTrainer       RL: GRPOTrainer as GSPO, prompts as token ids, rollouts that survive a resume
+    StopCallback      a stop that all ranks agree on
+
+RL's is in `gspo.py`.
 
 The versions of trl, transformers, accelerate and deepspeed are pinned, because private methods are overridden.
 """
 
-import functools
 import math
 import os
 from collections.abc import Sequence
@@ -15,14 +16,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from accelerate.utils import send_to_device
 from datasets import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from trl import GRPOTrainer, SFTTrainer
+from trl import SFTTrainer
 
 from agentworld.data.errors import ContentError
-from agentworld.train import checkpoint, resume, stop, vllm_rollouts
-from agentworld.train.rollout_batches import BatchedRollouts
+from agentworld.train import checkpoint, resume, stop
 
 BYTES_PER_PARAMETER = 16  # weights, fp32 master copy and two Adam moments: an upper bound for any ZeRO stage
 
@@ -134,150 +133,6 @@ class PackedTrainer(StageTrainer, SFTTrainer):
         return (totals[0] / totals[1]).item() if totals[1] > 0 else None
 
 
-class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
-    """`trl.GRPOTrainer` whose prompts are keys into a table of token ids, and whose rollouts survive a resume."""
-
-    def __init__(
-        self,
-        *args,
-        prompt_ids: dict[str, list[int]],
-        judge_failed_limit: float = 1.0,
-        vllm_directory: Path | None = None,
-        **kwargs,
-    ) -> None:
-        """`judge_failed_limit`: above this share of failed judgements in a rollout the stage stops. `vllm_directory`:
-        where a colocated vLLM starts from."""
-        self._prompt_ids = prompt_ids
-        self._judge_failed_limit = judge_failed_limit
-        with vllm_rollouts.started_from(vllm_directory):
-            super().__init__(*args, **kwargs)
-        if self.use_vllm:
-            vllm_rollouts.check_server(self.vllm_generation, self.args.vllm_max_model_length)
-            vllm_rollouts.send_exported_tensors(self.vllm_generation)
-        # Ranks that generate different lengths would wait for each other in ZeRO's and AutoEP's collectives.
-        if self.args.world_size > 1:
-            self.model.generate = functools.partial(self.model.generate, synced_gpus=True)
-
-    def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict]:
-        """Prompt keys to the ids of the one renderer: text is never tokenised again, so rollout = training history."""
-        return [list(self._prompt_ids[key]) for key in prompts], None, {}
-
-    def _row_names(self, inputs) -> list[str]:
-        """Keys of the prompts in the micro-batch."""
-        keys = {tuple(ids): key for key, ids in self._prompt_ids.items()}
-        rows = zip(inputs["prompt_ids"], inputs["prompt_mask"], strict=True)
-        return [keys.get(tuple(ids[mask.bool()].tolist()), "unknown") for ids, mask in rows]
-
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
-        """Shape (completions of all ranks, functions). A completion that one function could not score (None), or that
-        was cut where `mask_truncated_completions` is set, has no reward: TRL would count the missing score as 0, and
-        the cut completion in the mean of its group."""
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        self._lost = rewards.isnan().any(dim=1)
-        if self.mask_truncated_completions:
-            ends = {*self.eos_token_ids, self.processing_class.pad_token_id}
-            cut = torch.tensor([ids[-1] not in ends for ids in completion_ids_list], device=rewards.device)
-            self._lost |= self.accelerator.gather(cut)
-        rewards[self._lost] = torch.nan
-        return rewards
-
-    def _generate_and_score_completions(self, inputs) -> dict:
-        """What has no reward leaves the loss (numerator here, denominator in `_prepare_inputs`) and the KL term."""
-        output = super()._generate_and_score_completions(inputs)
-        first = self.accelerator.process_index * len(inputs)
-        output["kept"] = ~self._lost[first : first + len(inputs)]
-        output["completion_mask"] = output["completion_mask"] * output["kept"].unsqueeze(1)
-        self._metrics["train"]["completions/kept_ratio"].append(1 - self._lost.float().mean().item())
-        return output
-
-    def _prepare_inputs(self, generation_batch) -> dict:
-        """Give each micro-batch of a new rollout `rows_per_kept`: rows over kept rows of its optimizer step, over all
-        its micro-batches and ranks."""
-        random_state = None if self._rollout_is_open() else _random_state()
-        inputs = super()._prepare_inputs(generation_batch)
-        if "rows_per_kept" not in inputs:
-            self._require_judgements(random_state)
-            accumulation = self.args.gradient_accumulation_steps
-            local = torch.stack([batch["kept"].sum() for batch in self._buffered_inputs]).view(-1, accumulation).sum(1)
-            kept = self.accelerator.reduce(local, reduction="sum")
-            rows = len(inputs["kept"]) * accumulation * self.args.world_size
-            for number, batch in enumerate(self._buffered_inputs):
-                batch["rows_per_kept"] = rows / kept[number // accumulation].clamp(min=1)
-        return inputs
-
-    def _require_judgements(self, random_state: tuple[torch.Tensor, torch.Tensor | None] | None) -> None:
-        """Stop before anything is learnt from a rollout that the judge mostly failed on. The checkpoint is that of the
-        step before, with the random state from before the rollout: a resume samples the same completions, whose
-        verdicts the cache holds, and asks for the missing ones only. The share is the same on all ranks."""
-        share = (self._metrics["train"].get("judge/failed_share") or [0.0])[-1]
-        if share <= self._judge_failed_limit:
-            return
-        step = self.state.global_step
-        assert random_state is not None, "a rollout that is half used was judged before"
-        if step:
-            cpu_state, cuda_state = random_state
-            torch.set_rng_state(cpu_state)
-            if cuda_state is not None:
-                torch.cuda.set_rng_state(cuda_state)
-            self._save_checkpoint(self.model, trial=None)
-        kept = f"step {step} is saved" if step else "no step was taken"
-        raise ContentError(
-            f"rl stopped: {share:.0%} of the judgements of a rollout failed, more than reward.judge.failed_limit="
-            f"{self._judge_failed_limit:g}; {kept}, nothing was learnt from the rollout; the first reason stands "
-            "above; when the judge answers again, resume=true continues"
-        )
-
-    def _compute_loss(self, model, inputs) -> torch.Tensor:
-        """Mean over the kept sequences of the optimizer step. TRL's `grpo` loss is the mean over all rows of a
-        micro-batch, lost ones included (trl/trainer/grpo_trainer.py:3154); it is linear in advantages and beta."""
-        beta, scale = self.beta, inputs["rows_per_kept"]
-        self.beta = beta * scale
-        try:
-            loss = super()._compute_loss(model, inputs | {"advantages": inputs["advantages"] * scale})
-        finally:
-            self.beta = beta
-        self._log_ratio(inputs)
-        return loss
-
-    def _get_per_token_logps_and_entropies(self, *args, **kwargs) -> tuple:
-        """Keep the log-probabilities for `_log_ratio`: TRL logs how many ratios it clips, not how large they are."""
-        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        self._log_probs = found[0].detach()
-        return found
-
-    def _log_ratio(self, inputs) -> None:
-        """ratio/mean and ratio/max of the step: GSPO's ratio (arXiv:2507.18071 equation 7) of the kept sequences. The
-        mean is that of the micro-batches, the maximum is over all of them."""
-        mask, old = inputs["completion_mask"], inputs.get("old_per_token_logps")
-        difference = torch.zeros_like(self._log_probs) if old is None else self._log_probs - old
-        ratios = ((difference * mask).sum(1) / mask.sum(1).clamp(min=1)).exp()
-        ratios = self.accelerator.gather(torch.where(mask.any(1), ratios, torch.nan))
-        ratios = ratios[~ratios.isnan()]
-        if len(ratios):
-            metrics = self._metrics["train"]
-            metrics["ratio/mean"].append(ratios.mean().item())
-            metrics["ratio/max"] = [max(*metrics["ratio/max"], ratios.max().item(), 0.0)]
-
-    def _rollout_is_open(self) -> bool:
-        return self._step % (self.args.steps_per_generation * self.num_iterations) != 0
-
-    def _save_more(self, directory: Path) -> None:
-        """Store the rollout that is half used: TRL keeps it in memory only and would generate it anew on resume."""
-        if self._rollout_is_open():
-            torch.save(self._buffered_inputs, directory / f"rollout_{self.args.process_index}.pt")
-
-    def _load_optimizer_and_scheduler(self, checkpoint_dir: str | None) -> None:
-        """Continue inside the rollout: `_step` places the next micro-batch in it (TRL restarts it at 0)."""
-        super()._load_optimizer_and_scheduler(checkpoint_dir)
-        if checkpoint_dir is None:
-            return
-        self._step = self.state.global_step * self.args.gradient_accumulation_steps
-        path = Path(checkpoint_dir) / f"rollout_{self.args.process_index}.pt"
-        if self._rollout_is_open():
-            buffered = torch.load(path, map_location="cpu", weights_only=True)
-            self._buffered_inputs = send_to_device(buffered, self.accelerator.device)
-
-
 class StopCallback(TrainerCallback):
     """At each step boundary all ranks agree whether one of them was asked to stop; then they save and leave."""
 
@@ -305,11 +160,6 @@ def scheduler_arguments(lr_scheduler: str, min_lr_ratio: float) -> dict:
 def _barrier() -> None:
     if dist.is_initialized():
         dist.barrier()
-
-
-def _random_state() -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Of torch's generators of the CPU and, where there is one, of this rank's GPU: what sampling draws from."""
-    return torch.get_rng_state(), torch.cuda.get_rng_state() if torch.cuda.is_available() else None
 
 
 def _contains(tokens: Sequence[int], row: Sequence[int]) -> bool:
