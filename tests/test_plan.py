@@ -166,8 +166,14 @@ def test_operations_are_those_that_torch_counts():
 
 def test_tokens_and_hours(released):
     work = released.work
-    assert work["cpt"].tokens_per_step == 64 * 32768 and work["rl"].tokens_per_step == 128 * (16384 + 4096)
+    assert work["cpt"].tokens_per_step == 64 * 32768 and work["rl"].tokens_per_step == 128 * (32768 + 4096)
     assert work["rl"].generated_tokens == 440 * 128 * 4096
+    # 110 rollouts of 8 prompts a rank, 4 at a time; on 16 ranks there are 32, and at once there is one call.
+    assert work["rl"].decoding_hours == pytest.approx(110 * 2 * 4096 * 0.05 / 3600)
+    for ranks, keys, calls in ((16, [], 8), (64, ["rl.rollout.batch_size=0"], 1), (64, ["rl.rollout.batch_size=3"], 3)):
+        config = compose([*RELEASED, *keys])
+        found = compute.work(config, "rl", released.architecture, released.parameters, ranks, 0.19)
+        assert found.decoding_hours == pytest.approx(110 * calls * 4096 * 0.05 / 3600)
     for stage in work.values():
         assert stage.hours == pytest.approx(stage.flops / (64 * 0.19 * 790e12) / 3600)
     with_half = compute.work(released.config, "cpt", released.architecture, released.parameters, 128, 0.19)

@@ -15,7 +15,7 @@ from agentworld.train.config import Config
 # extrapolated from 4 and 8 to 40 layers: 8,500 tokens/s, 19 % of the 790 TFLOP/s that a bfloat16 product reached there.
 PEAK_FLOPS = 790e12
 MFU = 0.19
-DECODING_SECONDS = 0.05  # one token for all rows of a rank in transformers' `generate`: an assumption, not measured
+DECODING_SECONDS = 0.05  # one token for all rows of a call of `generate`: an assumption, not measured
 CHECKPOINT_BYTES = 16  # a parameter: what a save demands as free, train/trainers.py
 
 
@@ -62,8 +62,10 @@ def work(
         sequences = settings.prompts_per_rollout * settings.num_generations // settings.mini_batches
         tokens, forwards = sequences * row, 2
         generated = settings.max_steps * sequences * settings.max_completion_tokens
-        waves = settings.max_steps / settings.mini_batches
-        decoding = waves * settings.max_completion_tokens * DECODING_SECONDS / 3600
+        per_rank = -(-settings.prompts_per_rollout * settings.num_generations // ranks)
+        calls = -(-per_rank // (settings.rollout.batch_size or per_rank))  # of `generate`, one after the other
+        rollouts = settings.max_steps / settings.mini_batches
+        decoding = rollouts * calls * settings.max_completion_tokens * DECODING_SECONDS / 3600
     else:
         row = getattr(config.data, f"{stage}_row_tokens")
         rows = settings.rows_per_device * settings.gradient_accumulation_steps
