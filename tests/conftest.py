@@ -20,6 +20,7 @@ from agentworld.train import checkpoint
 LONG = ("chain", "test_engine_matrix", "test_elastic_resume", "test_split", "test_release", "test_export")
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What shares a fixture goes to one worker: the tests of a file, and all that look at the one small run."""
     order = {}

@@ -69,9 +69,11 @@ def test_the_command_line_takes_sources_and_names_what_is_wrong(tmp_path):
     ]
     (tmp_path / "recipe.yaml").write_text(to_yaml(config))
     assert load_recipe(tmp_path) == config
+    with pytest.raises(RequestError, match=r"data\.documents\[0\] has no key nam; did you mean name\?"):
+        compose(["recipe=smoke", "data.documents=[{nam:law}]"])
     with pytest.raises(
         RequestError, match=r"data\.documents: expected a list of mappings of name, path, dataset, config"
     ):
-        compose(["recipe=smoke", "data.documents=[{nam:law}]"])
+        compose(["recipe=smoke", "data.documents=[law]"])
     with pytest.raises(RequestError, match=r"law 0\.6 \+ web 0\.5 = 1\.1 leaves no share"):
         compose(["recipe=smoke", "data.documents=[{name:law,path:x,share:0.6},{name:web,path:x,share:0.5}]"])

@@ -174,7 +174,7 @@ JUDGE = ["reward=judge", "reward.judge.base_url=http://127.0.0.1:9/v1", "reward.
         ([*JUDGE, "reward.judge.price_prompt=-1"], "price_prompt must not be negative"),
         ([*JUDGE, "reward.judge.both_orders=true"], "both_orders is for pairs"),
         (["reward=turing"], "reward.judge.base_url must be the address"),
-        (["reward=reference", JUDGE[1]], "reward.judge.model is empty"),
+        (["reward=reference", "rl.pilot_completions=2", JUDGE[1]], "reward.judge.model is empty"),
     ],
 )
 def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
@@ -190,7 +190,10 @@ def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
         (["reward.judge.requests_per_minute=0.5"], "takes 960 s for the 8 judgements"),
         (["reward=turing", "reward.judge.requests_per_minute=1", "reward.judge.both_orders=true"], "the 16 judgements"),
         (["reward.judge.prompt_tokens=8"], "prompt_tokens=8 must be more than 1 x rl.max_completion_tokens=8"),
-        (["reward=reference", "reward.judge.prompt_tokens=16"], "must be more than 2 x rl.max_completion_tokens=8"),
+        (
+            ["reward=reference", "rl.pilot_completions=2", "reward.judge.prompt_tokens=16"],
+            "must be more than 2 x rl.max_completion_tokens=8",
+        ),
     ],
 )
 def test_limits_that_no_rollout_can_keep_are_refused(overrides, said) -> None:

@@ -22,7 +22,7 @@ from agentworld.data.tokenizer import train_tokenizer
 from agentworld.rewards import completions, hybrid
 from agentworld.rewards.judge import Outcome, Verdict
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import cli, pilot, pilot_groups, rl
+from agentworld.train import cli, generation, pilot, pilot_groups, rl
 from agentworld.train.compose import compose
 from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
@@ -210,11 +210,11 @@ def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None
 
 
 def test_failed_judgements_leave_their_groups_and_too_many_stop_the_pilot(prepared, monkeypatch) -> None:
-    real, lost = pilot.rewarded, {"t0#0": 2, "t3#0": 1}
+    real, lost = generation.Rewarder.outcomes, {"t0#0": 2, "t3#0": 1}
 
-    def failing(generator, items, panel):
+    def failing(rewarder, keys, items):
         left = dict(lost)
-        outcomes = real(generator, items, panel)
+        outcomes = real(rewarder, keys, items)
         for place, item in enumerate(items):
             key = f"t{item.action}#0"
             if left.get(key):
@@ -222,7 +222,7 @@ def test_failed_judgements_leave_their_groups_and_too_many_stop_the_pilot(prepar
                 outcomes[place] = Outcome(None, Verdict(None, "m: HTTP 500"))
         return outcomes
 
-    monkeypatch.setattr(pilot, "rewarded", failing)
+    monkeypatch.setattr(generation.Rewarder, "outcomes", failing)
     with pytest.raises(ContentError, match=r"the judge failed on 2 of 6 .*failed_limit=0\.2"):
         pilot.run(prepared.config, prepared.run)
     assert not list(prepared.folder.glob("part_*")), "a resume asks again"
