@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from agentworld.data.errors import RequestError
 from agentworld.rewards.settings import JUDGED, JudgeEndpoint, RewardSettings
 
-LONGEST_DEADLINE = 540.0  # seconds: ranks that have finished wait for the others, in NCCL 600 s before they give up
+LONGEST_DEADLINE = 1800.0  # seconds: ranks that have finished wait for the others, an hour before they give up
 NO_REFERENCE_ANSWER = (
     "reward.rubric=reference compares with the answer of the policy before RL, and there is none: set "
     "rl.pilot_completions to at least 2, so that it is sampled (in a row to score: the text reference_answer)"

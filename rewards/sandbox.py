@@ -10,6 +10,7 @@ that says why there is no verdict; no verifier can make `run` raise or hang.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from agentworld.rewards import sandbox_worker
 MODULES = sandbox_worker.MODULES  # what a verifier may import
 START_SECONDS = 30.0  # allowed for the start of a process on a machine under load, beside the time of its tasks
 FUNCTION = "verify"
+_LIBRARIES = ("LD_LIBRARY_PATH",)  # a Python of an environment module may not start without; the worker forgets it
 
 Answer = bool | str  # the verdict, or why there is none
 
@@ -89,7 +91,7 @@ def _run_share(tasks: Sequence[Task], limits: Limits) -> list[list[Answer]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd="/",
-        env={"PYTHONHASHSEED": "0"},
+        env={"PYTHONHASHSEED": "0"} | {name: os.environ[name] for name in _LIBRARIES if name in os.environ},
         start_new_session=True,
     )
     spent = sum(min(limits.batch_seconds, limits.seconds * len(task.predictions)) for task in tasks)

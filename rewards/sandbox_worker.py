@@ -65,6 +65,7 @@ _MESSAGE_BYTES = TOKEN_BYTES + 1 + 4 * REASON_CHARACTERS
 
 def main() -> int:
     """Build the isolation, then become the keeper's parent; returns its exit status."""
+    os.environ.clear()
     null = os.open("/dev/null", os.O_RDWR)
     for name in (*MODULES, *_LOADED_LATE):
         importlib.import_module(name)

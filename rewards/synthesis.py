@@ -25,6 +25,7 @@ from agentworld.rewards.synthesis_checks import Checked, Proposal, Rollouts, che
 from agentworld.rewards.synthesis_prompt import Question, TooLongError, code_question, prompt_version, turns_question
 from agentworld.rewards.turn_verifiers import truth_hash
 
+SHOWN = 5  # examples of a reason in the report
 AT_ONCE = 64  # trajectories in hand at a time: memory does not grow with the file
 
 
@@ -41,8 +42,8 @@ class SynthesisSettings:
 
 @dataclass
 class SynthesisCount:
-    """What became of everything. `dropped`: trajectories, turns and programs by reason; `failures`: why requests
-    failed, the first few."""
+    """What became of everything. `dropped`: trajectories, turns and programs by reason; `examples`: of programs, the
+    first few of each reason, turn and detail; `failures`: why requests failed, the first few."""
 
     trajectories: int = 0
     chosen: Counter[str] = field(default_factory=Counter)
@@ -51,12 +52,19 @@ class SynthesisCount:
     kept_by_domain: Counter[str] = field(default_factory=Counter)
     kept_with_rollouts: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[str]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
     def failed(self, reason: str) -> None:
         self.dropped["request failed"] += 1
-        if len(self.failures) < 5:
+        if len(self.failures) < SHOWN:
             self.failures.append(reason)
+
+    def refused(self, key: str, outcome: Checked) -> None:
+        self.dropped[outcome.reason] += 1
+        shown = self.examples.setdefault(outcome.reason, [])
+        if len(shown) < SHOWN:
+            shown.append(f"{key}: {outcome.detail}" if outcome.detail else key)
 
 
 class Author:
@@ -119,7 +127,7 @@ def synthesise(
             )
         for proposal, outcome in zip(proposals, check(proposals, rollouts, settings.agreement), strict=True):
             if outcome.reason:
-                count.dropped[outcome.reason] += 1
+                count.refused(proposal.example.key, outcome)
                 continue
             count.kept[proposal.axis] += 1
             count.kept_by_domain[proposal.example.domain] += 1

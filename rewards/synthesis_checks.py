@@ -16,7 +16,6 @@ A verifier that says yes to everything fails at `damage`: the empty text lacks e
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -187,8 +186,3 @@ def _checked(proposal: Proposal, rollouts: Rollouts, said: dict[str, Answer], ag
     if given and agreed < agreement * len(given):
         return Checked("the rubric disagrees", f"{agreed} of {len(given)} rollouts", len(given), agreed)
     return Checked("", "", len(given), agreed)
-
-
-def reasons(outcomes: Iterable[Checked]) -> Counter[str]:
-    """How many were dropped for each reason."""
-    return Counter(outcome.reason for outcome in outcomes if outcome.reason)

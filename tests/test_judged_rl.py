@@ -166,7 +166,7 @@ JUDGE = ["reward=judge", "reward.judge.base_url=http://127.0.0.1:9/v1", "reward.
         ([*JUDGE, f"reward.judge.key_variable={KEY}"], "must be the name of an environment variable"),
         ([*JUDGE, "reward.judge.more=[{base_url:'http://h/v1',model:m}]"], "another judge has this name"),
         ([*JUDGE, "reward.judge.watchers=[{base_url:'http://h/v1'}]"], r"watchers\[0\].model is empty"),
-        ([*JUDGE, "reward.judge.deadline=900"], "deadline=900 must be at most 540"),
+        ([*JUDGE, "reward.judge.deadline=1900"], "deadline=1900 must be at most 1800"),
         ([*JUDGE, "reward.judge.failed_limit=1.5"], "failed_limit is a share"),
         ([*JUDGE, "reward.judge.on_failure=ignore"], "on_failure=ignore is not one of"),
         ([*JUDGE, "reward.judge.attempts=0"], "attempts must be greater than 0"),

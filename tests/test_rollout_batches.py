@@ -87,13 +87,6 @@ def columns(rows: list[dict]) -> dict:
     return {name: [row[name] for row in rows] for name in ("domain", "action", "observation", "deterministic")}
 
 
-class Clock:
-    """A judge that is waited for: what happened, in order."""
-
-    def __init__(self, server) -> None:
-        self.server, self.events = server, []
-
-
 def test_the_judge_works_while_the_next_batch_is_sampled(tmp_path, monkeypatch) -> None:
     """Sampling of a batch does not end before the judge has the one before: it would wait for ever if the judge were
     asked at the end. None is asked twice, and rewards are those of a judge that is asked at the end."""

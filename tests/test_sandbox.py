@@ -29,7 +29,7 @@ def body(*lines: str) -> str:
 HOSTILE = {
     "infinite loop": (body("while True: pass"), "no answer within 1 s"),
     "sleeps": (body("import time", "time.sleep(100)"), "no answer within 1 s"),
-    "memory bomb": (body("x = []", "while True: x.append(' ' * 10**7)"), "MemoryError"),
+    "memory bomb": (body("x = []", "while True: x.append(bytes(10**7))"), "MemoryError"),
     "one huge number": (body("return 10**10**8 > 1"), ""),
     "fork bomb": (body("import os", "while True: os.fork()"), "PermissionError"),
     "starts a program": (body("import os", "os.execv('/bin/sh', ['sh', '-c', 'true'])"), "PermissionError"),
@@ -91,6 +91,12 @@ def test_hostile_verifiers_get_no_verdict_and_harm_nothing(tmp_path) -> None:
             continue
         assert isinstance(answer, str) and HOSTILE[name][1] in answer and len(answer) < 300, (name, answer)
     assert not outside.exists()
+
+
+def test_a_python_whose_libraries_stand_elsewhere_starts_and_the_verifier_sees_no_environment(monkeypatch) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere/lib")
+    asks = "import os\ndef verify(prediction):\n    return len(os.environ) == 0\n"
+    assert sandbox.run([Task(asks, ("",))]) == [[True]]
 
 
 def test_answers_keep_their_order_and_calls_share_no_state() -> None:

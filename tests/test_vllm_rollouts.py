@@ -91,7 +91,7 @@ class Client(Receiver):
                 assert next(announced) == (name, str(tensor.dtype).removeprefix("torch."), list(tensor.shape))
                 yield name, tensor
 
-        self.load_weights(checked())
+        self.load_weights(list(checked()))  # TRL's client packs several before it sends them
         assert next(announced, None) is None and len(self.received) == len(list(self.model.named_parameters()))
 
     def reset_prefix_cache(self) -> None:

@@ -10,6 +10,7 @@ from transformers import Qwen3_5MoeTextConfig
 from agentworld.train.activations import CHUNK
 from agentworld.train.architecture import Parameters
 from agentworld.train.config import Config
+from agentworld.train.rollout_limits import uses_vllm
 
 # On one NVIDIA H200, 2026-11-30, a slice of the 35B architecture at its true widths, forward and backward with fla,
 # extrapolated from 4 and 8 to 40 layers: 8,500 tokens/s, 19 % of the 790 TFLOP/s that a bfloat16 product reached there.
@@ -65,7 +66,8 @@ def work(
         per_rank = -(-settings.prompts_per_rollout * settings.num_generations // ranks)
         calls = -(-per_rank // (settings.rollout.batch_size or per_rank))  # of `generate`, one after the other
         rollouts = settings.max_steps / settings.mini_batches
-        decoding = rollouts * calls * settings.max_completion_tokens * DECODING_SECONDS / 3600
+        if not uses_vllm(settings.rollout):  # of vLLM nothing is known
+            decoding = rollouts * calls * settings.max_completion_tokens * DECODING_SECONDS / 3600
     else:
         row = getattr(config.data, f"{stage}_row_tokens")
         rows = settings.rows_per_device * settings.gradient_accumulation_steps

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from datetime import timedelta
 from typing import Any
 
 from agentworld.data.errors import RequestError
@@ -9,6 +10,8 @@ from agentworld.train.config import EngineSettings, ModelSettings
 from agentworld.train.engine_limits import READ_WHEN
 from agentworld.train.launch import free_port
 
+# How long a rank waits for the others: they may still sample, run verifiers or ask a judge. NCCL's own is 10 minutes.
+COLLECTIVE_TIMEOUT = timedelta(hours=1)
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}  # DeepSpeed's names
 ZERO_KEYS = (
     "reduce_bucket_size",
@@ -115,8 +118,8 @@ def start_rank(engine: EngineSettings) -> None:
         import torch
 
         torch.cuda.set_device(device(engine))
-        torch.distributed.init_process_group("nccl", device_id=device(engine))
-    deepspeed.init_distributed("gloo" if on_cpu else "nccl", verbose=False)
+        torch.distributed.init_process_group("nccl", device_id=device(engine), timeout=COLLECTIVE_TIMEOUT)
+    deepspeed.init_distributed("gloo" if on_cpu else "nccl", verbose=False, timeout=COLLECTIVE_TIMEOUT)
 
 
 def device(engine: EngineSettings) -> Any:

@@ -85,7 +85,8 @@ def entries(model: nn.Module) -> Iterator[Entry]:
 def tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and values of each entry, on the device of the model and whole on every rank, one at a time.
 
-    Collective: every rank takes them all. A tensor may be gone when the next one is asked for.
+    Collective: every rank takes them all. A tensor that ZeRO-3 gathered is let go of when the next one is asked for:
+    whoever still holds it keeps its values, and its memory.
     """
     for name, layer, parameters in _walk(model):
         if layer is None:

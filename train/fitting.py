@@ -8,7 +8,7 @@ from transformers import Qwen3_5MoeTextConfig
 from agentworld.train.architecture import Parameters
 from agentworld.train.config import Config
 from agentworld.train.memory import CARDS, HEADROOM, Engine, estimate, stages_of
-from agentworld.train.rollout_limits import reserved
+from agentworld.train.vllm_memory import reason_against
 
 ENGINES = {
     "zero1": Engine(1),
@@ -30,9 +30,9 @@ class Fit:
     peak: int
 
 
-def usable(card: str, share: float = 0.0) -> int:
-    """Bytes of a card without its headroom and the share that another engine holds."""
-    return int(CARDS[card] * (1 - HEADROOM - share))
+def usable(card: str) -> int:
+    """Bytes of a card without its headroom."""
+    return int(CARDS[card] * (1 - HEADROOM))
 
 
 def smallest(
@@ -40,25 +40,30 @@ def smallest(
 ) -> Fit | None:
     """The fewest GPUs, and of the degrees of expert parallelism that fit there the one with the lowest peak; None where
     the batches of RL do not divide over as many as would be needed, or 1,024 are too few."""
-    limit = usable(card, reserved(config.rl.rollout) if "rl" in stages_of(config) else 0.0)
     for gpus in COUNTS:
         if not _divides(config, gpus):
             continue
         fits = [
             fit
             for degree in _degrees(architecture.num_experts, gpus)
-            if (fit := on(config, architecture, parameters, replace(engine, expert_parallel=degree), gpus)).peak
-            <= limit
+            if (fit := on(config, architecture, parameters, replace(engine, expert_parallel=degree), gpus, card))
         ]
         if fits:
             return min(fits, key=lambda fit: fit.peak)
     return None
 
 
-def on(config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, engine: Engine, gpus: int) -> Fit:
-    """The peak of a run on so many GPUs, and where it stands."""
+def on(
+    config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, engine: Engine, gpus: int, card: str
+) -> Fit | None:
+    """The peak of a run on so many GPUs and where it stands; None where it does not fit."""
     stages = estimate(config, architecture, parameters, engine, gpus)
     stage = max(stages, key=lambda name: stages[name].peak)
+    if stages[stage].peak > usable(card):
+        return None
+    colocated = "rl" in stages and config.rl.rollout.engine == "vllm_colocate"
+    if colocated and reason_against(config, architecture, parameters, stages["rl"], card):
+        return None
     return Fit(gpus, engine.expert_parallel, stage, stages[stage].moment, stages[stage].peak)
 
 

@@ -29,7 +29,7 @@ class Generator:
         if self.divided:
             self.model = divided.load(config, weights)
         else:
-            self.model = model.load(weights, config.model.dtype).to(self.device).eval()
+            self.model = model.load(weights, config.model.dtype, self.device).eval()
 
     def answer(self, prompts: Sequence[list[int]], max_new_tokens: int, temperature: float) -> list[list[int]]:
         """Token ids of one completion for each prompt, in order; collective.

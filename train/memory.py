@@ -290,7 +290,7 @@ def evaluation(config: Config, architecture: Qwen3_5MoeTextConfig, parameters: P
     """The memory of an evaluation or of the pilot (train/generation.py): the whole model on each rank, or a part."""
     settings = config.eval
     prompt, completion = settings.prompt_tokens or config.data.rl_prompt_tokens, settings.max_new_tokens
-    if config.rl.pilot_completions:
+    if config.rl.pilot_completions and "rl" in stages_of(config):
         prompt = max(prompt, config.data.rl_prompt_tokens)
         completion = max(completion, config.rl.max_completion_tokens)
     engine, held = Engine(1), "whole"

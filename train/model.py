@@ -116,8 +116,10 @@ def load_config(path: Path, dtype: str) -> Qwen3_5MoeTextConfig:
     return config
 
 
-def load(path: Path, dtype: str) -> Qwen3_5MoeForCausalLM:
+def load(path: Path, dtype: str, device: torch.device | None = None) -> Qwen3_5MoeForCausalLM:
     """Load the text model of a Hugging Face directory in `dtype`, in the text or the released layout.
+
+    With `device` each tensor goes straight there, so that the ranks of a node do not fill its memory with whole models.
 
     The visual tower and MTP tensors of a released checkpoint are left out by the class itself
     (transformers/models/qwen3_5_moe/modeling_qwen3_5_moe.py:1843). Where `TrainingArguments` with ZeRO-3 are alive,
@@ -128,7 +130,11 @@ def load(path: Path, dtype: str) -> Qwen3_5MoeForCausalLM:
         ContentError: tensors are missing or unknown, so the model would not be the one that was saved.
     """
     model, info = Qwen3_5MoeForCausalLM.from_pretrained(
-        str(path), dtype=DTYPES[dtype], output_loading_info=True, attn_implementation="sdpa"
+        str(path),
+        dtype=DTYPES[dtype],
+        output_loading_info=True,
+        attn_implementation="sdpa",
+        device_map=None if device is None else {"": device},
     )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:

@@ -20,8 +20,8 @@ from agentworld.data.documents_settings import check_paths, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
+from agentworld.rewards import sandbox, turn_verifiers
 from agentworld.rewards.judge_checks import require_judge
-from agentworld.rewards.turn_verifiers import load
 from agentworld.train import pilot_groups, prompt_stream, report
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
@@ -51,6 +51,8 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
     nproc = config.nproc or max(1, gpus)
     validate_processes(config, nproc)
     check_inputs(config)
+    if config.reward.verifiers and config.stage not in ("data", "cpt"):
+        sandbox.require()  # here and on the ranks: `plan` and `submit` may stand on a machine that runs no verifier
     environment = {} if gpus else {"DS_ACCELERATOR": "cpu"}
     with open_run(config, ["agentworld", "train", *overrides]) as run_dir, _signals_interrupt():
         (run_dir / STOP_FILE).unlink(missing_ok=True)  # it stopped the start before this one
@@ -159,7 +161,7 @@ def check_inputs(config: Config) -> None:
     check_paths(config.data.documents)
     if config.stage not in ("data", "cpt"):
         require_judge(config.reward)
-        load(config.reward.verifiers)
+        turn_verifiers.read(config.reward.verifiers)
     if config.stage in ("all", "rl"):
         require_vllm(config.rl.rollout)
     model = Path(config.model.path)

@@ -14,12 +14,11 @@ from typing import Any
 from transformers import Qwen3_5MoeTextConfig
 
 from agentworld.data.errors import RequestError
-from agentworld.train import compute, fitting, memory
+from agentworld.train import compute, fitting, memory, vllm_memory
 from agentworld.train.architecture import Parameters, count, text_config
 from agentworld.train.compose import compose
 from agentworld.train.config import Config
 from agentworld.train.plan_checks import Check, checks, files_read
-from agentworld.train.rollout_limits import reserved
 
 DONE = 0
 SIZES = ("num_hidden_layers", "hidden_size", "num_experts", "num_experts_per_tok", "vocab_size")
@@ -101,7 +100,7 @@ def make(config: Config, mfu: float = compute.MFU) -> Plan:
         disk,
         _host_bytes(config, parameters, engine, ranks),
         files,
-        [*found, *_memory_checks(config, stages, evaluation, ranks)],
+        [*found, *_memory_checks(config, architecture, parameters, stages, evaluation, ranks)],
     )
 
 
@@ -115,7 +114,8 @@ def _fits(
 
 
 def _host_bytes(config: Config, parameters: Parameters, engine: memory.Engine, ranks: int) -> int:
-    """In stages 1 and 2 each rank first holds the whole model, in stage 3 its part; the offload stays there."""
+    """In stages 1 and 2 each rank first holds the whole model, in stage 3 its part; the offload stays there. An
+    evaluation loads straight to the GPU."""
     element = 2 if config.model.dtype == "bfloat16" else 4
     local = parameters.total if engine.zero_stage < 3 else parameters.total // ranks
     kept = memory.ADAM_BYTES * parameters.total // ranks if engine.offload_optimizer else 0
@@ -124,7 +124,12 @@ def _host_bytes(config: Config, parameters: Parameters, engine: memory.Engine, r
 
 
 def _memory_checks(
-    config: Config, stages: dict[str, memory.Memory], evaluation: memory.Memory, ranks: int
+    config: Config,
+    architecture: Qwen3_5MoeTextConfig,
+    parameters: Parameters,
+    stages: dict[str, memory.Memory],
+    evaluation: memory.Memory,
+    ranks: int,
 ) -> list[Check]:
     """Against the largest card, with its headroom; a run on a CPU has no such limit."""
     if config.engine.device == "cpu":
@@ -132,16 +137,30 @@ def _memory_checks(
     card = max(memory.CARDS, key=memory.CARDS.__getitem__)
     found = []
     for name, used in [*stages.items(), ("evaluation", evaluation)]:
-        share = reserved(config.rl.rollout) if name == "rl" else 0.0
-        smallest = next((card for card in memory.CARDS if used.peak <= fitting.usable(card, share)), None)
+        if name == "rl" and config.rl.rollout.engine == "vllm_colocate":
+            found.append(_vllm_check(config, architecture, parameters, used))
+            continue
+        smallest = next((card for card in memory.CARDS if used.peak <= fitting.usable(card)), None)
         peak = f"{used.peak / 2**30:.1f} GiB a GPU ({used.moment})"
-        peak += f" beside vLLM's {share:.0%} of it" if share else ""
         if smallest:
             found.append(Check(f"memory {name}", True, f"{peak} fit a card of {smallest}"))
         else:
             way = _way_out(name)
             found.append(Check(f"memory {name}", False, f"{peak} do not fit a card of {card} on {ranks} GPUs; {way}"))
     return found
+
+
+def _vllm_check(
+    config: Config, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, used: memory.Memory
+) -> Check:
+    against = {card: vllm_memory.reason_against(config, architecture, parameters, used, card) for card in memory.CARDS}
+    fitting_card = next((card for card, reason in against.items() if not reason), None)
+    share = config.rl.rollout.gpu_memory_utilization
+    if fitting_card:
+        peak = f"{used.peak / 2**30:.1f} GiB a GPU ({used.moment})"
+        return Check("memory rl", True, f"{peak} and vLLM's {share:.0%} fit a card of {fitting_card}")
+    card, reason = list(against.items())[-1]
+    return Check("memory rl", False, f"on a card of {card} {reason}")
 
 
 def _way_out(stage: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 
 class Judging(Protocol):
-    """Whoever judges completions early (`agentworld.train.rl.EarlyJudging`)."""
+    """Whoever judges completions early (`agentworld.train.rl_reward.EarlyJudging`)."""
 
     def begin(self, rows: Sequence[dict[str, Any]], completion_ids: Sequence[list[int]]) -> None:
         """Take finished completions and their rows of the data set; returns at once."""

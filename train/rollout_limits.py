@@ -28,12 +28,6 @@ def uses_vllm(settings: RolloutSettings) -> bool:
     return settings.engine != "transformers"
 
 
-def reserved(settings: RolloutSettings) -> float:
-    """Share of a GPU that training leaves to a vLLM in the same process; none where it sleeps meanwhile."""
-    alone = settings.engine != _COLOCATE or settings.enable_sleep_mode
-    return 0.0 if alone else settings.gpu_memory_utilization
-
-
 def model_length(config: Config) -> int:
     """Tokens of the longest prompt with the longest completion, or `rl.rollout.max_model_length`."""
     return config.rl.rollout.max_model_length or config.data.rl_prompt_tokens + config.rl.max_completion_tokens
@@ -50,7 +44,7 @@ def validate_rollout(config: Config) -> None:
         if getattr(rollout, key) != getattr(defaults, key) and rollout.engine not in engines:
             raise RequestError(
                 f"rl.rollout.{key} has no effect with rl.rollout.engine={rollout.engine}; it is for "
-                f"{' and '.join(engines)}"
+                f"{' and '.join(engines)}; set rl.rollout.{key}={_written(getattr(defaults, key))}"
             )
     if not uses_vllm(rollout):
         return
@@ -63,6 +57,10 @@ def validate_rollout(config: Config) -> None:
         _validate_server(config)
     else:
         _validate_colocate(config)
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _validate_correction(rollout: RolloutSettings) -> None:
@@ -80,7 +78,7 @@ def _validate_server(config: Config) -> None:
     rollout = config.rl.rollout
     if rollout.server_base_url and not rollout.server_base_url.startswith(("http://", "https://")):
         raise RequestError(f"rl.rollout.server_base_url={rollout.server_base_url} must be like http://HOST:8000")
-    if config.model.export_layout != "release" and not is_released(Path(config.model.path)):
+    if config.model.export_layout != "release" and not (config.model.path and is_released(Path(config.model.path))):
         raise RequestError(
             "rl.rollout.engine=vllm_server needs a directory that vLLM can serve, in the released layout: set "
             "model.export_layout=release, so that the export before RL is one, or model.path to a released checkpoint"
