@@ -103,8 +103,8 @@ def test_pairs_are_scored_too(tmp_path, reward: str) -> None:
         assert cli.main([*words, *keys(server, "reward.judge.both_orders=true")]) == 0
         assert len(server.requests) == (4 if reward == "turing" else 2)
     wins = [one["scores"]["win"] for one in read(out)]
-    longer = (len(case.wrong), case.wrong) > (len(case.truth), case.truth)  # what the server takes for real
-    assert wins == ([1.0, 0.5, 1.0] if reward == "reference" else [1.0, float(longer), 1.0])
+    # In the Turing test the server takes both wrong ones, the longer ones, for real; a guard lets one of them win.
+    assert wins == ([1.0, 0.5, 1.0] if reward == "reference" else [1.0, 0.0, 1.0])
 
 
 def test_wrong_requests_of_a_judge_end_in_one_line(tmp_path, capsys, monkeypatch) -> None:

@@ -112,7 +112,7 @@ def test_rollouts_decide_by_the_rubric_and_a_bad_server_costs_nothing(files, cap
     assert [(row["id"], row["rollouts"], row["agreed"]) for row in kept] == [("good apple7", 2, 2)]
     found = json.loads((files / "report.json").read_text())
     assert found["dropped"] == {"the rubric disagrees": 1} and found["rollouts"]["unusable"] == 2
-    assert found["examples"] == {"the rubric disagrees": ["fooled salt#1: 1 of 2 rollouts"]}
+    assert found["examples"] == {"the rubric disagrees": ["fooled salt#1: 2 of 3 rollouts"]}
     assert found["requests"]["retries"] > 0
 
 
