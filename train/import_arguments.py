@@ -12,7 +12,8 @@ recognised by their content; what gives no trajectory is counted with its place 
 example:
   agentworld import logs/ --out mine.jsonl --report import.json
   agentworld import logs/ --out mine.jsonl --report import.json --resume       go on after a kill or an interruption
-  agentworld train recipe=smoke data.trajectories=[mine.jsonl]
+  agentworld train recipe=smoke stage=cpt data.split.cpt=0.94 data.split.sft=0 data.split.rl=0 \\
+    'data.trajectories=[mine.jsonl]'
 """
 
 

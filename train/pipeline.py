@@ -27,6 +27,7 @@ from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.launch import STOPPED, Outcome, launch, visible_gpus
+from agentworld.train.positions import require_positions
 from agentworld.train.rollout_limits import require_vllm
 from agentworld.train.run_directory import open_run, parent_of
 from agentworld.train.screen import screen
@@ -51,6 +52,7 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
     nproc = config.nproc or max(1, gpus)
     validate_processes(config, nproc)
     check_inputs(config)
+    require_positions(config)
     if config.reward.verifiers and config.stage not in ("data", "cpt"):
         sandbox.require()  # here and on the ranks: `plan` and `submit` may stand on a machine that runs no verifier
     environment = {} if gpus else {"DS_ACCELERATOR": "cpu"}

@@ -85,7 +85,7 @@ def make(config: Config, mfu: float = compute.MFU) -> Plan:
     files = files_read(config)
     trajectories = sum(int(file["bytes"] or 0) for file in files if file["key"] != "model.path")
     disk = compute.disk(config, parameters, names, trajectories)
-    found = checks(config, architecture, ranks, sum(disk.values()))
+    found = checks(config, ranks, sum(disk.values()))
     return Plan(
         config,
         ranks,

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import Qwen3_5MoeTextConfig
-
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.train import pipeline
 from agentworld.train.checkpoint import TOKENIZER_FILES
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.memory import stages_of
+from agentworld.train.positions import require_positions
 
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 COUNTED_BYTES = 2 << 30  # of trajectories whose lines are counted; more would take longer than a plan may
@@ -28,13 +27,13 @@ class Check:
     detail: str
 
 
-def checks(config: Config, architecture: Qwen3_5MoeTextConfig, ranks: int, disk_bytes: int) -> list[Check]:
+def checks(config: Config, ranks: int, disk_bytes: int) -> list[Check]:
     """Every check, in the order in which a run would fail. `disk_bytes` is what the run may write in all."""
     named: list[tuple[str, Callable[[], str]]] = [
         ("processes", lambda: _processes(config, ranks)),
         ("inputs", lambda: _inputs(config)),
         ("model", lambda: _model(config)),
-        ("context", lambda: _context(config, architecture)),
+        ("context", lambda: require_positions(config)),
         ("run name", lambda: _run_name(config)),
         ("RL prompts", lambda: _rl_prompts(config)),
         ("disk", lambda: _disk(config, disk_bytes)),
@@ -90,19 +89,6 @@ def _model(config: Config) -> str:
     if missing:
         raise RequestError(f"model.path={path}: {len(missing)} of {len(shards)} shards are missing, first {missing[0]}")
     return f"{len(shards)} shards of weights are there"
-
-
-def _context(config: Config, architecture: Qwen3_5MoeTextConfig) -> str:
-    """The longest document of each stage against `max_position_embeddings`."""
-    limit, data = architecture.max_position_embeddings, config.data
-    lengths = {f"data.{stage}_row_tokens": getattr(data, f"{stage}_row_tokens") for stage in ("cpt", "sft")}
-    lengths["data.rl_prompt_tokens + rl.max_completion_tokens"] = (
-        data.rl_prompt_tokens + config.rl.max_completion_tokens
-    )
-    key = max(lengths, key=lambda name: lengths[name])
-    if lengths[key] > limit:
-        raise RequestError(f"{key} = {lengths[key]} is more than the model's {limit} positions; lower it")
-    return f"longest document {lengths[key]} of {limit} positions"
 
 
 def _run_name(config: Config) -> str:

@@ -13,6 +13,7 @@ from agentworld.slurm import submit as slurm
 from agentworld.train.compose import compose
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.pipeline import check_inputs
+from agentworld.train.positions import require_positions
 from agentworld.train.run_directory import open_run
 
 CHAIN = ("data", "cpt", "sft", "rl")  # the jobs of stage=all; the model to start from is built by the one of cpt
@@ -34,6 +35,7 @@ def submit(overrides: Sequence[str]) -> int:
     config.nproc = config.cluster.nodes * config.cluster.tasks_per_node
     validate_processes(config, config.nproc)
     check_inputs(config)
+    require_positions(config)
     check_stop(config.reward, config.cluster.signal_seconds)
     if not dry_run and shutil.which("sbatch") is None:
         raise RequestError("there is no sbatch on PATH; submit on a login node of the cluster, or add dry_run=true")
