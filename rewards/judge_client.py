@@ -2,7 +2,7 @@
 
     retried      no answer in time, a broken connection, HTTP 408, 409, 425, 429 and 5xx, a reply without an evaluation
     final        every other HTTP 4xx (401 the key, 404 the model, 400 the request): the next would be refused, too;
-                 a Retry-After of more than an hour; a prompt that is no Unicode
+                 a Retry-After of more than an hour
 
 The client is the official one without its own retries: every request has to pass the pacer and to be counted.
 """
@@ -148,10 +148,6 @@ class JudgeClient:
             raise _AttemptError(f"no answer within {self._settings.timeout:g} s") from None
         except openai.APIStatusError as error:
             raise self._of_status(error.status_code, error.response) from None
-        except UnicodeEncodeError:
-            raise JudgementError(
-                f"{self.model}: the prompt holds half of a surrogate pair, which is no character and cannot be sent"
-            ) from None
         except (openai.APIError, UnicodeError) as error:
             raise _AttemptError(self._shown(f"connection: {error.__cause__ or error}")) from None
 

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -135,7 +136,11 @@ def _scored(arguments: argparse.Namespace, settings: RewardSettings) -> tuple[li
             "observation itself"
         )
     keys = [f"{row['id']}#{row['turn']}" for row, _ in fresh]
-    items = load(settings.verifiers).ruled(keys, [item for _, item in fresh])
+    items, verifiers = [item for _, item in fresh], load(settings.verifiers)
+    if settings.verifiers and fresh:
+        covered = verifiers.coverage(zip(keys, (item.truth for item in items), strict=True))
+        print(visible(f"reward.verifiers: {covered}"), file=sys.stderr)
+        items = verifiers.ruled(keys, items)
     outcomes = rewards(items, settings, arguments.out)
     became = iter(zip(items, outcomes, strict=True))
     rows = [entry if isinstance(entry, Scored) else scored(entry[0], *next(became)) for entry in given]
