@@ -35,9 +35,9 @@ def visible(text: str, keep_newlines: bool = True) -> str:
     return shown if keep_newlines else shown.replace("\n", f"{OPEN}LF{CLOSE}")
 
 
-def counted(number: int, thing: str) -> str:
-    """A count with its noun: "1 row", "2,700 rows"."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+def counted(number: int, thing: str, things: str = "") -> str:
+    """A count with its noun: "1 row", "2,700 rows"; `things` where the plural is another."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
 
 
 @lru_cache(maxsize=4096)

@@ -164,7 +164,7 @@ def test_what_neither_utf8_nor_sqlite_can_hold_ends_no_run(tmp_path) -> None:
         [sent] = judges.judge([case("\ud800")])
         assert len(server.requests) == 2
     assert verdict.scores == again.scores == sent.scores == RubricScores(4, 4, 4, 4, 4)
-    assert again.judges["test"].replies[0][1].reply.startswith("?\0")
+    assert again.by_judge["test"].replies[0][1].reply.startswith("?\0")
     message = [{"message": {"content": "x"}}]
     for count, kept in ((1 << 63, 0), (float("inf"), 0), ("7", 0), (-1, 0), (7, 7)):
         body = json.dumps({"choices": message, "usage": {"prompt_tokens": count}})
