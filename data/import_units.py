@@ -9,6 +9,7 @@ from agentworld.data.errors import RequestError
 from agentworld.data.formats import detect
 from agentworld.data.formats.container import DamagedError, look
 from agentworld.data.formats.format import Format
+from agentworld.data.outputs import is_same_file
 
 UNIT_BYTES = 32 << 20  # of a JSON Lines file; larger ones are cut
 
@@ -117,14 +118,6 @@ def _below(folder: Path, left_out: Sequence[Path]) -> tuple[list[SourceFile], li
 
     found = [SourceFile(path, name(path), False) for path in sorted(files)]
     return found, [{"path": name(path), "reason": reason} for path, reason in sorted(skipped)]
-
-
-def is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths are one file, by whatever names; one that is not there yet is the same as its own path."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return one.resolve() == other.resolve()
 
 
 def _text(name: str) -> str:

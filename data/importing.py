@@ -31,9 +31,10 @@ from agentworld.data.formats.container import DamagedError, look
 from agentworld.data.formats.format import Format
 from agentworld.data.import_joining import count_repeated, join, repeated_ids
 from agentworld.data.import_report import FileCount, make_report, nothing_kept, write_report
-from agentworld.data.import_units import Unit, is_same_file, search, shard_of, units_of
+from agentworld.data.import_units import Unit, search, shard_of, units_of
 from agentworld.data.import_work import Work, count_of, make_plan, working_folder
 from agentworld.data.ordered_map import ordered_map
+from agentworld.data.outputs import require_outputs
 from agentworld.data.trajectory_files import holds_trajectories, is_parquet_name
 
 UNITS_AHEAD = 256  # given to the workers beyond the one that is waited for
@@ -214,23 +215,11 @@ def _stopping_workers() -> Iterator[None]:
 
 def _check_outputs(paths: Sequence[Path], outputs: dict[str, Path]) -> None:
     """Refuse, before any work, outputs that cannot be written or would replace what is read."""
+    require_outputs(outputs, paths)
     for name, path in outputs.items():
-        folder = path.absolute().parent
-        if path.is_dir():
-            raise RequestError(f"{name} {path}: a folder; name a file")
-        if path.exists() and not path.is_file():
-            raise RequestError(f"{name} {path}: not a regular file; the output replaces what it names")
-        if not folder.is_dir():
-            raise RequestError(f"{name} {path}: the folder {folder} does not exist; make it")
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise RequestError(f"{name} {path}: the folder {folder} cannot be written")
         for other in paths:
-            if is_same_file(path, other):
-                raise RequestError(f"{name} {path}: the input {other} itself, which would be replaced; name another")
             if path.exists() and path.resolve().is_relative_to(other.resolve()) and not _is_output(path):
                 raise RequestError(f"{name} {path}: a log below {other}, which would be replaced; name another")
-    if len(outputs) == 2 and is_same_file(*outputs.values()):
-        raise RequestError(f"--out and --report are one file, {outputs['--out']}; name two")
 
 
 def _check(unit: Unit, count: FileCount, on_bad: str) -> None:

@@ -132,9 +132,9 @@ def find(path: Path, wanted: str | None) -> Trajectory:
         score = fuzz.ratio(wanted, trajectory.id) + 100 * (wanted in trajectory.id)
         push = heapq.heappush if len(near) < NEAR_IDS else heapq.heappushpop
         push(near, (score, trajectory.id))
-    named = ", ".join(visible(name, False) for _, name in sorted(near, key=lambda item: (-item[0], item[1])))
+    named = ", ".join(name for _, name in sorted(near, key=lambda item: (-item[0], item[1])))
     assert wanted is not None
-    raise RequestError(f"{path}: no trajectory --trajectory {visible(wanted, False)}; near ones: {named}")
+    raise RequestError(f"{path}: no trajectory --trajectory {wanted}; near ones: {named}")
 
 
 def read(path: Path) -> Iterator[Trajectory]:

@@ -35,6 +35,11 @@ def visible(text: str, keep_newlines: bool = True) -> str:
     return shown if keep_newlines else shown.replace("\n", f"{OPEN}LF{CLOSE}")
 
 
+def counted(number: int, thing: str, things: str = "") -> str:
+    """A count with its noun: "1 row", "2,700 rows"; `things` where the plural is another."""
+    return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
 @lru_cache(maxsize=4096)
 def hidden_name(char: str) -> str | None:
     """The name under which a character is shown, for example "ESC" or "U+202E"; None where it is shown as it is.

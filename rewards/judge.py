@@ -206,10 +206,13 @@ class Panel:
             }
             for task in tasks.values():
                 task.add_done_callback(lambda _: self._progress(next(over), len(tasks)))
-            _, late = await asyncio.wait(tasks.values(), timeout=deadline)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+            try:
+                await asyncio.wait(tasks.values(), timeout=deadline)
+            finally:  # those that are late; all, when an interrupt ends the wait, before their connections are closed
+                late = [task for task in tasks.values() if not task.done()]
+                for task in late:
+                    task.cancel()
+                await asyncio.gather(*late, return_exceptions=True)
         return self._in_time({name: None if task.cancelled() else task.result() for name, task in tasks.items()})
 
     def _in_time(self, answers: dict[tuple[JudgeClient, str], Answer | None]) -> dict[tuple[JudgeClient, str], Answer]:

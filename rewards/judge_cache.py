@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agentworld.data.errors import ContentError
-from agentworld.rewards.rubric import RubricScores
+from agentworld.rewards.rubric import HIGHEST, LOWEST, RubricScores
 
 LOCK_SECONDS = 60.0  # how long a write waits for those of other ranks
 _TABLE = """
@@ -62,9 +62,8 @@ class JudgeCache:
         query = "select scores, reply, prompt_tokens, completion_tokens from verdicts where key = ?"
         found = {}
         for key in keys:
-            for scores, *rest in self._run(query, (key,)):
-                value = json.loads(scores)
-                found[key] = Judged(value if isinstance(value, str) else RubricScores(*value), *rest)
+            for row in self._run(query, (key,)):
+                found[key] = self._judged(key, *row)
         return found
 
     def put(self, key: str, model: str, judged: Judged) -> None:
@@ -73,6 +72,20 @@ class JudgeCache:
         row = (key, model, json.dumps(value), judged.reply, judged.prompt_tokens)
         row = (*row, judged.completion_tokens, time.time())
         self._run("insert or ignore into verdicts values (?, ?, ?, ?, ?, ?, ?)", row)
+
+    def _judged(self, key: str, scores: Any, reply: Any, *tokens: Any) -> Judged:
+        """A row as it was put; SQLite itself holds no column to its type."""
+        try:
+            value = json.loads(scores)
+            judged = Judged(value if isinstance(value, str) else RubricScores(*map(float, value)), reply, *tokens)
+        except (ValueError, TypeError, RecursionError):
+            judged = None
+        right = judged is not None and isinstance(reply, str) and all(isinstance(count, int) for count in tokens)
+        if not right or not (isinstance(value, str) or all(LOWEST <= score <= HIGHEST for score in value)):
+            raise ContentError(
+                f"{self.path}: the verdict {key[:12]} is damaged; delete the file, or set reward.judge.cache"
+            )
+        return judged
 
     def close(self) -> None:
         """Give the file back; the next use opens it again."""

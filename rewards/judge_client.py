@@ -1,7 +1,8 @@
 """One judge: it asks its endpoint until there is an evaluation that can be read, or a reason why there is none.
 
     retried      no answer in time, a broken connection, HTTP 408, 409, 425, 429 and 5xx, a reply without an evaluation
-    final        every other HTTP 4xx (401 the key, 404 the model, 400 the request): the next would be refused, too
+    final        every other HTTP 4xx (401 the key, 404 the model, 400 the request): the next would be refused, too;
+                 a Retry-After of more than an hour
 
 The client is the official one without its own retries: every request has to pass the pacer and to be counted.
 """
@@ -26,6 +27,8 @@ from agentworld.rewards.settings import JudgeEndpoint, JudgeSettings
 RETRIED_STATUS = (408, 409, 425, 429)
 SHOWN_CHARACTERS = 200  # of an error text
 MILLION = 1e6
+MOST_TOKENS = 1 << 40  # of one answer: above, a server's `usage` is no count
+LONGEST_PAUSE = 3600.0  # seconds that a server may ask to wait; for more, what it was asked has failed
 
 
 class JudgementError(Exception):
@@ -153,6 +156,8 @@ class JudgeClient:
         if status < 500 and status not in RETRIED_STATUS:
             return JudgementError(f"{self.model}: {shown}")
         wait = retry_after_seconds(response.headers, time.time())
+        if wait is not None and wait > LONGEST_PAUSE:
+            return JudgementError(f"{self.model}: it asks to come again in {wait:.0f} s: {shown}")
         if wait is not None:
             self._pacer.pause(wait)
         return _AttemptError(shown)
@@ -166,9 +171,12 @@ class JudgeClient:
             text = None
         if not isinstance(text, str):
             raise _AttemptError(self._shown(f"no chat completion: {body}")) from None
+        text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair could not be kept
         usage = answer.get("usage")
         counts = [usage.get(name) if isinstance(usage, dict) else 0 for name in ("prompt_tokens", "completion_tokens")]
-        prompt_tokens, completion_tokens = (value if isinstance(value, int) and value > 0 else 0 for value in counts)
+        prompt_tokens, completion_tokens = (
+            value if isinstance(value, int) and 0 < value <= MOST_TOKENS else 0 for value in counts
+        )
         return text, (prompt_tokens, completion_tokens)
 
     def _shown(self, text: str) -> str:

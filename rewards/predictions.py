@@ -32,7 +32,10 @@ from agentworld.rewards.verdicts import Context
 
 FORMS = ("tagged", "plain")  # plain: the whole text is the prediction
 STORED = ("prompt", "completion", "truth", "reward", "reason")
+FILES = (".jsonl", ".parquet")  # of a folder
 _TEXTS = ("action", "truth", "prediction")
+_EXPLAINED = {"guards": {"name": str, "reason": str}, "verdicts": {"name": str, "reason": str, "passed": bool}}
+_NEEDED = ("id", "domain", "turn", *_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         ContentError: a line that is no JSON object, naming file and line.
     """
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix in (".jsonl", ".parquet") and not p.name.startswith("."))
+        files = sorted(p for p in path.iterdir() if p.suffix in FILES and not p.name.startswith("."))
         if not files:
             raise RequestError(f"{path}: the folder holds no .jsonl or .parquet file")
     elif path.exists():
@@ -76,14 +79,33 @@ def is_stored(row: dict[str, Any]) -> bool:
 def stored(where: str, row: dict[str, Any]) -> Scored:
     """A stored completion as it was scored. Raises ContentError naming the field."""
     if row.keys() >= set(completions.SCHEMA.names):
-        row = completions.from_columns(row)
+        try:
+            row = completions.from_columns(row)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ContentError(f"{where}: details: expected a JSON object: {error}") from None
     for name in ("prompt", "completion", "truth", "reason"):
         _require(isinstance(row[name], str), where, name, "a string", row[name])
     _require(row["reward"] is None or _is_number(row["reward"]), where, "reward", "a number or null", row["reward"])
     prediction = _prediction(row["completion"], IM_END in row["completion"], "tagged")
     fields = {"rubric": None, "rule": None, "scores": None, "verdicts": [], "guards": []} | row
+    _require_explained(where, fields)
     domain, action = str(row.get("domain") or "-"), str(row.get("action") or "")
     return Scored(row["prompt"], domain, action, row["truth"], prediction.text, prediction.thinking, fields)
+
+
+def _require_explained(where: str, fields: dict[str, Any]) -> None:
+    """What the table and the page read of a stored reward."""
+    for name in ("rubric", "rule"):
+        _require(fields[name] is None or _is_number(fields[name]), where, name, "a number or null", fields[name])
+    scores = fields["scores"]
+    right = scores is None or (isinstance(scores, dict) and all(map(_is_number, scores.values())))
+    _require(right, where, "scores", "an object of numbers, or null", scores)
+    for name, keys in _EXPLAINED.items():
+        hits = fields[name] or []
+        right = isinstance(hits, list) and all(
+            isinstance(hit, dict) and all(isinstance(hit.get(key), kind) for key, kind in keys.items()) for hit in hits
+        )
+        _require(right, where, name, f"a list of objects with {', '.join(keys)}", hits)
 
 
 def completion(where: str, row: dict[str, Any], form: str) -> Completion:
@@ -95,12 +117,16 @@ def completion(where: str, row: dict[str, Any], form: str) -> Completion:
     Raises:
         ContentError: a field is missing or of the wrong kind; names place and field.
     """
-    for name in ("id", "domain", "turn", *_TEXTS):
-        _require(name in row, where, name, "to be there", "nothing")
+    missing = [name for name in _NEEDED if name not in row]
+    if missing:
+        raise ContentError(
+            f"{where}: the row has no {', '.join(missing)}; a row to score needs {', '.join(_NEEDED)}; a completion of "
+            f"an RL stage has {', '.join(STORED)}"
+        )
     for name in _TEXTS:
         _require(isinstance(row[name], str), where, name, "a string", row[name])
-    _require(isinstance(row["id"], str | int), where, "id", "a string or a number", row["id"])
-    _require(isinstance(row["turn"], int), where, "turn", "an integer", row["turn"])
+    _require(isinstance(row["id"], str) or _is_integer(row["id"]), where, "id", "a string or a number", row["id"])
+    _require(_is_integer(row["turn"]), where, "turn", "an integer", row["turn"])
     _require(row["domain"] in DOMAINS, where, "domain", "one of " + ", ".join(DOMAINS), row["domain"])
     deterministic, ended = row.get("deterministic"), row.get("ended", True)
     _require(
@@ -167,9 +193,10 @@ def _json_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, raw in enumerate(lines, start=1):
             where = f"{file}:{number}"
             try:
-                row = json.loads(raw)
+                row = json.loads(raw, parse_constant=_no_number)
             except (ValueError, RecursionError) as error:
-                raise ContentError(f"{where}: not JSON: {error} (a truncated line?)") from None
+                why = f"not JSON: {error} (a truncated line?)" if raw.strip() else "a blank line; take it out"
+                raise ContentError(f"{where}: {why}") from None
             _require(isinstance(row, dict), where, "the line", "a JSON object", row)
             yield where, row
 
@@ -178,15 +205,32 @@ def _parquet_rows(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        table = pq.ParquetFile(file)
-    except pa.ArrowInvalid as error:
-        raise ContentError(f"{file}: no Parquet file that can be read: {error}") from None
     number = 0
-    for batch in table.iter_batches(batch_size=1024):
-        for row in batch.to_pylist():
-            yield f"{file}: row {number}", row
-            number += 1
+    try:
+        for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
+            for row in batch.to_pylist():
+                where, number = f"{file}: row {number}", number + 1
+                _require_json(where, row)
+                yield where, row
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # a corrupt page is an OSError
+        raise ContentError(f"{file}: no Parquet file that can be read: {error}") from None
+
+
+def _require_json(where: str, row: dict[str, Any]) -> None:
+    """A row is written as JSON, which has no dates, bytes, decimals and no NaN: told now, not after the judging."""
+    for name, value in row.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError):
+            _require(False, where, name, "what JSON can hold (or leave the column out)", value)
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_number(value: Any) -> bool:

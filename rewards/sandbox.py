@@ -82,7 +82,6 @@ def require() -> None:
 
 
 def _run_share(tasks: Sequence[Task], limits: Limits) -> list[list[Answer]]:
-    request = {"limits": asdict(limits), "tasks": [(task.source, list(task.predictions)) for task in tasks]}
     # No environment but a fixed order of sets; -P -s -S is -I without its refusal of that one variable.
     command = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", str(Path(sandbox_worker.__file__))]
     process = subprocess.Popen(
@@ -96,13 +95,22 @@ def _run_share(tasks: Sequence[Task], limits: Limits) -> list[list[Answer]]:
     )
     spent = sum(min(limits.batch_seconds, limits.seconds * len(task.predictions)) for task in tasks)
     try:
-        out, err = process.communicate(json.dumps(request).encode(), START_SECONDS + spent)
+        out, err = process.communicate(request_of(tasks, limits), START_SECONDS + spent)
     except subprocess.TimeoutExpired:
         process.kill()  # the keeper dies with it, and with the keeper every process of its namespace
         out, err = process.communicate()
     finally:
         process.kill()
     return _answers(tasks, out.decode(), err.decode("utf-8", "replace"))
+
+
+def request_of(tasks: Sequence[Task], limits: Limits) -> bytes:
+    """What the worker reads."""
+    parts = [sandbox_worker.message(asdict(limits))]
+    for task in tasks:
+        parts.append(sandbox_worker.message((task.source, len(task.predictions))))
+        parts += map(sandbox_worker.message, task.predictions)
+    return b"".join(parts)
 
 
 def _answers(tasks: Sequence[Task], out: str, err: str) -> list[list[Answer]]:

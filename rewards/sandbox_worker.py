@@ -1,13 +1,15 @@
 """The inside of the sandbox: started by `sandbox.py` as a file of its own, on the standard library alone.
 
     outer process   new user (unless root may do without), mount, network, process, IPC and host-name namespaces
-    keeper          process 1 of them: an empty read-only file system, no privileges; reads all tasks, forks for each
-                    call, waits for its answer within the limits, and never runs a line of a verifier itself
+    keeper          process 1 of them: an empty read-only file system, no privileges; reads one call at a time, forks
+                    for it, waits for its answer within the limits, and never runs a line of a verifier itself
     call            one verifier on one prediction: no descriptor but the pipe of its answer, resource limits, and a
                     list of system calls without any that opens a file or a socket, starts a process or sends a signal
 
-In: one JSON object {"limits": {...}, "tasks": [[source, [prediction, ...]], ...]}. Out: one line of JSON a task, in
-order: [true, false, "why there is no verdict", ...]; or {"failed": why} where the system does not permit the isolation.
+In, each as a `message`: the limits, then of each task its source and the number of its predictions, and each of those.
+A call can look at all that its interpreter holds, so the keeper holds no prediction and no verifier but the call's own.
+Out: one line of JSON a task, in order: [true, false, "why there is no verdict", ...]; or {"failed": why} where the
+system does not permit the isolation.
 """
 
 import ctypes
@@ -56,6 +58,7 @@ _SYSTEM_CALLS = {
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF: load a word, jump if equal, return
 _ALLOW, _REFUSE, _KILL = 0x7FFF0000, 0x00050000 | errno.EPERM, 0x80000000
 
+_LENGTH = struct.Struct("!Q")
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 TOKEN_BYTES = 16
@@ -88,28 +91,47 @@ def main() -> int:
     except OSError as error:
         print(json.dumps({"failed": str(error)}), flush=True)
         return 0
-    request = json.load(sys.stdin)
+    limits = received()
     gc.collect()
     gc.freeze()
-    for source, predictions in request["tasks"]:
-        print(json.dumps(answers(source, predictions, request["limits"], null, program)), flush=True)
+    while (task := received()) is not None:
+        print(json.dumps(answers(*task, limits, null, program)), flush=True)
     return 0
 
 
-def answers(source: str, predictions: list, limits: dict, null: int, program: ctypes.Array) -> list:
-    """The answer of one verifier to each prediction: true, false, or why there is none."""
+def message(value: object) -> bytes:
+    """A value as JSON behind its length, so that a reader takes no byte of the next."""
+    text = json.dumps(value).encode()
+    return _LENGTH.pack(len(text)) + text
+
+
+def received() -> object:
+    """The next `message` of the standard input, read without a buffer; None at its end."""
+    size = _exactly(_LENGTH.size)
+    return json.loads(_exactly(*_LENGTH.unpack(size))) if size else None
+
+
+def _exactly(count: int) -> bytearray:
+    found = bytearray()
+    while len(found) < count and (part := os.read(0, min(count - len(found), 1 << 20))):
+        found += part
+    return found
+
+
+def answers(source: str, count: int, limits: dict, null: int, program: ctypes.Array) -> list:
+    """The answer of one verifier to each of its `count` predictions: true, false, or why there is none."""
     end = time.monotonic() + limits["batch_seconds"]
     found: list = []
-    for prediction in predictions:
+    for _ in range(count):
+        prediction = received()
         left = end - time.monotonic()
         if limits["stop"] and found and isinstance(found[-1], str):
             found.append("not asked: a call before ended without a verdict")
         elif left <= 0:
             found.append(f"not asked: the {limits['batch_seconds']:g} s of its batch were over")
         else:
-            found.append(
-                answer(source, prediction, min(limits["seconds"], left), limits["memory_bytes"], null, program)
-            )
+            seconds = min(limits["seconds"], left)
+            found.append(answer(source, prediction, seconds, limits["memory_bytes"], null, program))
     return found
 
 
@@ -165,14 +187,7 @@ def _ended(child: int, end: float) -> int | None:
 
 
 def _call(
-    source: str,
-    prediction: str,
-    token: bytes,
-    write_end: int,
-    null: int,
-    cpu_seconds: int,
-    memory: int,
-    program: ctypes.Array,
+    source: str, prediction: str, token: bytes, write_end: int, null: int, cpu: int, memory: int, program: ctypes.Array
 ) -> None:
     """In the fork: close every door, run the verifier, send its answer."""
     write, leave = os.write, os._exit  # a verifier may replace those of the module
@@ -180,15 +195,10 @@ def _call(
         os.dup2(null, descriptor)
     os.closerange(3, write_end)
     os.closerange(write_end + 1, 256)
-    for limit, value in (
-        (resource.RLIMIT_AS, memory),
-        (resource.RLIMIT_CPU, cpu_seconds),
-        (resource.RLIMIT_NPROC, 0),
-        (resource.RLIMIT_FSIZE, 0),
-        (resource.RLIMIT_NOFILE, 0),
-        (resource.RLIMIT_CORE, 0),
-    ):
+    for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, cpu)):
         resource.setrlimit(limit, (value, value))
+    for limit in (resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_CORE):
+        resource.setrlimit(limit, (0, 0))
     _prctl(_PR_SET_SECCOMP, 2, ctypes.addressof(program))
     write(write_end, token + _decided(source, prediction))
     leave(0)

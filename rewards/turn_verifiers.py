@@ -175,7 +175,7 @@ def _parsed(where: str, line: bytes) -> TurnVerifier:
         raise ContentError(f"{where}: not JSON: {error} (a truncated line?)") from None
     texts = ("id", "truth_sha256", "axis", "code")
     right = isinstance(row, dict) and all(isinstance(row.get(name), str) for name in texts)
-    if not right or not isinstance(row.get("turn"), int) or row["axis"] not in AXES:
+    if not right or type(row.get("turn")) is not int or row["axis"] not in AXES:
         raise ContentError(
             f"{where}: no synthesised verifier: it needs id, turn (an integer), truth_sha256, code, and axis, one of "
             f"{', '.join(AXES)}; `agentworld verifiers` writes such files"

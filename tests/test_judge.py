@@ -1,5 +1,6 @@
 """The panel against a test server: faults, limits, the cache, several judges, and what must never be told."""
 
+import asyncio
 import json
 import os
 import random
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from judge_server import KEY, TRANSIENT, JudgeServer, judge_server, section, sha
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Message, Prediction
 from agentworld.rewards.judge import Completion, Outcome, Panel, Verdict
-from agentworld.rewards.judge_cache import JudgeCache
+from agentworld.rewards.judge_cache import JudgeCache, Judged
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.judge_prompt import Case
 from agentworld.rewards.rubric import RubricScores, reference_scores
@@ -145,6 +147,58 @@ def test_a_dead_endpoint_and_a_deadline_end_in_time(tmp_path) -> None:
         verdicts = panel(server, tmp_path, deadline=0.5).judge([case(text) for text in texts])
         assert all("within reward.judge.deadline=0.5 s" in verdict.failure for verdict in verdicts)
         assert time.monotonic() - started < 30.0
+
+
+def test_a_wait_of_days_ends_what_asked_for_it(tmp_path) -> None:
+    with judge_server(fault=lambda request: "429", retry_after=1e6) as server:
+        [verdict] = panel(server, tmp_path).judge([case("pear")])
+        assert len(server.requests) == 1 and "come again in 1000000 s: HTTP 429" in verdict.failure
+
+
+def test_what_neither_utf8_nor_sqlite_can_hold_ends_no_run(tmp_path) -> None:
+    scores = '<final_evaluation>{"format": 4, "factuality": 4, "consistency": 4, "realism": 4, "quality": 4}'
+    with judge_server(answer=lambda user: "\ud800\0" + scores) as server:
+        judges = panel(server, tmp_path)
+        [verdict] = judges.judge([case("pear")])
+        [again] = panel(server, tmp_path).judge([case("pear")])
+        [sent] = judges.judge([case("\ud800")])
+        assert len(server.requests) == 2
+    assert verdict.scores == again.scores == sent.scores == RubricScores(4, 4, 4, 4, 4)
+    assert again.by_judge["test"].replies[0][1].reply.startswith("?\0")
+    message = [{"message": {"content": "x"}}]
+    for count, kept in ((1 << 63, 0), (float("inf"), 0), ("7", 0), (-1, 0), (7, 7)):
+        body = json.dumps({"choices": message, "usage": {"prompt_tokens": count}})
+        assert judges.judges[0]._read(body) == ("x", (kept, 0))
+
+
+def test_an_interrupt_leaves_no_request_behind(tmp_path) -> None:
+    async def interrupted() -> None:
+        asking = asyncio.create_task(judges._ask(judges._wanted([judges._prompts(case(t)) for t in predictions(5)])))
+        while not server.requests:
+            await asyncio.sleep(0.01)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with judge_server(fault=share_of(1.0, ("late",)), late_seconds=1.0) as server:
+        judges = panel(server, tmp_path, concurrency=1)
+        asyncio.run(interrupted())
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["scores = 'x'", "scores = '[1, 2]'", "scores = '[9, 1, 1, 1, 1]'", "scores = '[NaN, 1, 1, 1, 1]'",
+     "reply = x'ff'", "prompt_tokens = 'many'"],
+)  # fmt: skip
+def test_a_damaged_verdict_is_refused_with_the_way_out(tmp_path, change: str) -> None:
+    cache = JudgeCache(tmp_path / "c.sqlite")
+    cache.put("k", "m", Judged(RubricScores(1, 2, 3, 4, 5), "r", 1, 1))
+    cache.close()
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
+        connection.execute(f"update verdicts set {change}")
+    with pytest.raises(ContentError, match=r"c\.sqlite: the verdict k is damaged; delete the file"):
+        cache.get(["k"])
 
 
 def test_equal_cases_are_asked_once_and_what_decides_a_verdict_is_in_the_key(tmp_path) -> None:

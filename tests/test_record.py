@@ -363,6 +363,8 @@ def test_the_summary_is_sentences():
     ]
     whole = terminal.summary({**counts, "dropped": {}, "families_left_out": [], "isolation": "namespace"}, Path("a"))
     assert "  sessions dropped: none\n" in whole and "left out" not in whole and "private namespaces" in whole
+    one = terminal.summary(counts | dict.fromkeys(("sessions", "kept", "turns", "workers"), 1), Path("a.jsonl"))
+    assert "1 trajectory of 1 session, 1 turn;" in one and "by 1 process without" in one
 
 
 def test_a_dead_worker_is_an_error(tmp_path, monkeypatch):

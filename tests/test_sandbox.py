@@ -111,6 +111,28 @@ def test_answers_keep_their_order_and_calls_share_no_state() -> None:
     ]
 
 
+SEARCH = """
+import gc, sys
+def verify(prediction):
+    frame, found = sys._getframe(), []
+    while frame:
+        found += map(repr, frame.f_locals.values())
+        frame = frame.f_back
+    for thing in gc.get_objects() + [module.__dict__ for module in sys.modules.values()]:
+        found += [repr(one) for one in thing] if type(thing) in (list, tuple) else []
+        found += [repr(one) for one in thing.values()] if type(thing) is dict else []
+    sought = " ".join(["OTHER", "TEXT"])
+    return any(sought in one for one in found)
+"""
+
+
+def test_a_call_cannot_look_at_what_others_are_asked() -> None:
+    """Else a verifier could say yes to the first of its predictions, which is the truth when it is validated."""
+    tasks = [Task("# OTHER TEXT\n" + GOOD, ["x"]), Task(SEARCH, ["mine", "OTHER TEXT", "last"])]
+    tasks.append(Task(GOOD, ["OTHER TEXT"]))
+    assert sandbox.run(tasks, Limits(seconds=5.0), workers=1)[1] == [False, True, False]
+
+
 def test_every_promised_module_can_be_imported_and_no_other() -> None:
     sources = [f"import {name}\ndef verify(prediction):\n    return True\n" for name in sandbox.MODULES]
     late = body("import datetime", "return datetime.datetime.strptime('2026', '%Y').year == 2026")
@@ -176,13 +198,11 @@ def test_a_user_without_privileges_gets_the_same_walls(tmp_path) -> None:
         pytest.skip("no Python of the system")
     worker = Path(sandbox.sandbox_worker.__file__).read_text()
     quick = {name: pair for name, pair in HOSTILE.items() if "no answer" not in pair[1] and name != "one huge number"}
-    tasks = [(source, ["x"]) for source, _ in quick.values()]
-    request = {"limits": vars(LIMITS), "tasks": [*tasks, (GOOD, ["exit 7", ""])]}
+    tasks = [Task(source, ["x"]) for source, _ in quick.values()]
     done = subprocess.run(
         [python, "-s", "-S", "-c", worker],
-        input=json.dumps(request),
+        input=sandbox.request_of([*tasks, Task(GOOD, ["exit 7", ""])], LIMITS),
         capture_output=True,
-        text=True,
         timeout=60,
         user=ANOTHER_USER,
         group=ANOTHER_USER,

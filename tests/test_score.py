@@ -1,9 +1,13 @@
 """`agentworld score`: every row with its reward and why, stored completions as they were scored, a proof on gold."""
 
 import json
+import os
+from datetime import datetime
 from pathlib import Path
 from statistics import mean, stdev
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hack_outputs import CASES, HACKS, said
 
@@ -109,6 +113,9 @@ BAD_ROWS = [
     ({"prediction": 3}, "prediction: expected a string, found 3"),
     ({"domain": "shell"}, "domain: expected one of mcp"),
     ({"turn": "1"}, "turn: expected an integer"),
+    ({"turn": True}, "turn: expected an integer"),
+    ({"id": True}, "id: expected a string or a number"),
+    ({"other": float("nan")}, "NaN is no number of JSON"),
     ({"history": [["a"]]}, "history[0]: expected [action, observation]"),
     ({"deterministic": 1}, "deterministic: expected a boolean"),
     ({"ended": "yes"}, "ended: expected a boolean"),
@@ -124,6 +131,49 @@ def test_a_bad_row_is_named_with_its_place(tmp_path, capsys, change: dict, said_
     assert not (tmp_path / "o").exists()
 
 
+def test_a_row_without_fields_is_told_which_it_needs(tmp_path, capsys) -> None:
+    path = written(tmp_path / "in.jsonl", [{"id": "a", "turn": 1}])
+    assert cli.main(["score", str(path), "--out", str(tmp_path / "o")]) == 1
+    error = capsys.readouterr().err
+    assert "has no domain, action, truth, prediction; a row to score needs id, domain, turn" in error
+    path.write_text(json.dumps(row("cat", "x")) + "\n\n")
+    assert cli.main(["score", str(path), "--out", str(tmp_path / "o")]) == 1
+    assert f"{path}:2: a blank line" in capsys.readouterr().err
+
+
+def test_parquet_that_json_cannot_hold_is_refused_before_the_scoring(tmp_path, capsys) -> None:
+    for number, value in enumerate((datetime(2026, 11, 30), b"x", float("nan"))):
+        path = tmp_path / f"{number}.parquet"
+        pq.write_table(pa.Table.from_pylist([row("cat", said("x")) | {"other": value}]), path)
+        assert cli.main(["score", str(path), "--out", str(tmp_path / "o")]) == 1
+        assert f"{path}: row 0: other: expected what JSON can hold" in capsys.readouterr().err
+
+
+def test_half_of_a_surrogate_pair_is_scored_and_written(tmp_path) -> None:
+    """JSON has it as an escape, UTF-8 does not have it at all."""
+    rows = [row("cat", said("a\ud800b")) | {"id": "\udfff", "other": "\ud83d"}]
+    out, html = tmp_path / "o.jsonl", tmp_path / "o.html"
+    assert cli.main(["score", str(written(tmp_path / "i", rows)), "--out", str(out), "--html", str(html)]) == 0
+    assert read(out)[0].items() >= rows[0].items() and "⟨U+D800⟩" in html.read_text()
+
+
+BAD_STORED = [
+    ({"guards": ["empty"]}, "guards: expected a list of objects with name, reason"),
+    ({"verdicts": [{"name": "a", "reason": "b"}]}, "verdicts: expected a list of objects with name, reason, passed"),
+    ({"rubric": "5"}, "rubric: expected a number or null"),
+    ({"rule": "0"}, "rule: expected a number or null"),
+    ({"scores": [1]}, "scores: expected an object of numbers"),
+    (dict.fromkeys(completions.SCHEMA.names) | {"details": "{"}, "details: expected a JSON object"),
+]
+
+
+@pytest.mark.parametrize(("change", "said_of_it"), BAD_STORED)
+def test_a_damaged_stored_completion_is_named(tmp_path, capsys, change: dict, said_of_it: str) -> None:
+    path = written(tmp_path / "in.jsonl", [change | {**STORED, "completion": "x", "truth": "y"} | change])
+    assert cli.main(["score", str(path), "--out", str(tmp_path / "o")]) == 1
+    assert f"{path}:1: {said_of_it}" in capsys.readouterr().err
+
+
 def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
     path, out = written(tmp_path / "in.jsonl", [row("cat", "plain text")]), str(tmp_path / "o")
     broken = tmp_path / "broken.jsonl"
@@ -131,14 +181,20 @@ def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
     (tmp_path / "none.jsonl").write_text("")
     (tmp_path / "x.parquet").write_text("no parquet")
     (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")  # as /dev/null, which root would lose
     for code, words, *arguments in (
         (2, "--validate", "--out", out),
         (2, "--out SCORED.jsonl", str(path)),
         (2, "no such reward; available: ", str(path), "--out", out, "--reward", "best"),
         (2, "no such file", str(tmp_path / "gone.jsonl"), "--out", out),
         (2, "does not exist; make it", str(path), "--out", str(tmp_path / "no" / "o")),
-        (2, "other than what is read", str(path), "--out", str(path)),
-        (2, "two files", str(path), "--out", out, "--html", out),
+        (2, "would be replaced", str(path), "--out", str(path)),
+        (2, "name two", str(path), "--out", out, "--html", out),
+        (2, "judge's verdicts", str(path), "--out", out, "--html", str(tmp_path / "judge_cache.sqlite")),
+        (2, "would be replaced", str(path), "--out", str(broken), f"reward.verifiers=[{broken}]"),
+        (2, "in the folder that is read", str(tmp_path / "folder"), "--out", str(tmp_path / "folder" / "o.jsonl")),
+        (2, "not a regular file", str(path), "--out", str(tmp_path / "pipe")),
+        (2, "not a regular file", str(path), "--out", out, "--html", str(tmp_path / "pipe")),
         (2, "holds no .jsonl", str(tmp_path / "folder"), "--out", out),
         (2, "goes without --validate", "--validate", str(path), "--html", out),
         (1, "add --form plain", str(path), "--out", out),

@@ -226,7 +226,7 @@ def test_wrong_requests_end_with_2_and_damaged_files_with_1(small, tmp_path, cap
         (2, "--tokenizer shows tokens in --html", [small, "--tokenizer", tmp_path]),
         (2, "no such directory", [small, "--html", tmp_path / "a.html", "--tokenizer", tmp_path / "no"]),
         (2, "does not exist; make it", [small, "--html", tmp_path / "no" / "a.html"]),
-        (2, "other than the one that is shown", [small, "--html", small]),
+        (2, "would be replaced", [small, "--html", small]),
         (1, "`agentworld import` makes trajectories", [tmp_path / "log.json"]),
         (1, "half.jsonl:2: not JSON", [tmp_path / "half.jsonl", "--trajectory", "other"]),
         (1, "half.jsonl:2: not JSON", [tmp_path / "half.jsonl", "--stats"]),

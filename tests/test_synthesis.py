@@ -131,7 +131,7 @@ def test_an_endpoint_that_refuses_everything_ends_the_verb(files, capsys) -> Non
         (["--base-url", "https://user:secret@host/v1"], "--base-url must be"),
         (["--key-variable", "sk-secret"], "--key-variable must be the name"),
         (["--key-variable", "NO_SUCH_KEY_HERE"], "not set or empty"),
-        (["--out", "{folder}/in.jsonl"], "a file of its own"),
+        (["--out", "{folder}/in.jsonl"], "would be replaced"),
         (["--rubric-yes", "25"], "no mean from 1 to 5"),
         (["--rollouts", "{folder}/nowhere.jsonl"], "no such file"),
     ],

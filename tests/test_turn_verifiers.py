@@ -140,6 +140,10 @@ def test_score_takes_them_and_validate_refuses_them(tmp_path, capsys) -> None:
     scored = [json.loads(line) for line in out.read_text().splitlines()]
     assert [one["verdicts"][-1]["name"] for one in scored] == ["synthesised long_context"] * 2
     assert [one["verdicts"][-1]["passed"] for one in scored] == [True, False]
+    assert "2 of 2 turns have a synthesised verifier" in capsys.readouterr().err
+    stale = written(tmp_path / "s.jsonl", row(APPLE) | {"truth_sha256": truth_hash(TRUTH + "x")})
+    assert cli.main(["score", predictions, "--out", str(out), f"reward.verifiers=[{stale}]"]) == 1
+    assert "2 have one for another text of the truth" in capsys.readouterr().err
     assert cli.main(["score", "--validate", predictions, key]) == 2
     assert "leave that key out" in capsys.readouterr().err
     assert cli.main(["score", predictions, "--out", str(out), "reward.verifiers=[nowhere.jsonl]"]) == 2

@@ -4,6 +4,7 @@ import argparse
 import json
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -15,12 +16,14 @@ from rich.table import Table
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.examples import Example, select_examples
+from agentworld.data.outputs import is_same_file, require_outputs
 from agentworld.data.schema import DOMAINS, Trajectory
 from agentworld.data.trajectory_files import read_trajectories
-from agentworld.data.visible_text import visible
+from agentworld.data.visible_text import counted, visible
 from agentworld.rewards.corruptions import CORRUPTIONS, Proof, prove, versions
 from agentworld.rewards.outcomes import Completion, Outcome
 from agentworld.rewards.predictions import (
+    FILES,
     Scored,
     completion,
     groups_of,
@@ -52,8 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     _check(arguments)
     settings = reward_settings(arguments.reward or DEFAULT_REWARD, arguments.overrides)
-    if arguments.out is not None and arguments.out.resolve() == cache_path(settings, arguments.out).resolve():
-        raise RequestError(f"--out {arguments.out} is also the file of the judge's verdicts; name another")
+    _check_files(arguments, settings)
     if arguments.validate is not None:
         return _validate(arguments, settings)
     rows, outcomes = _scored(arguments, settings)
@@ -61,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     lines = summary(rows)
     if arguments.html is not None:
         shown = shown_first(rows, arguments.html_rows)
-        title = f"{arguments.predictions}: {len(rows):,} predictions"
+        title = f"{arguments.predictions}: {counted(len(rows), 'prediction')}"
         _write(arguments.html, lambda: page(title, [_HEADINGS, *lines], shown, len(rows) - len(shown)))
     _print_table("", _HEADINGS, lines)
-    print(visible(f"{arguments.out}: {len(rows)} rows" + (f"; {arguments.html}" if arguments.html else "")))
+    print(visible(f"{arguments.out}: {counted(len(rows), 'row')}" + (f"; {arguments.html}" if arguments.html else "")))
     require_judgements(settings, outcomes, f"{arguments.out} is written all the same")
     return DONE
 
@@ -134,7 +136,11 @@ def _scored(arguments: argparse.Namespace, settings: RewardSettings) -> tuple[li
             "observation itself"
         )
     keys = [f"{row['id']}#{row['turn']}" for row, _ in fresh]
-    items = load(settings.verifiers).ruled(keys, [item for _, item in fresh])
+    items, verifiers = [item for _, item in fresh], load(settings.verifiers)
+    if settings.verifiers and fresh:
+        covered = verifiers.coverage(zip(keys, (item.truth for item in items), strict=True))
+        print(visible(f"reward.verifiers: {covered}"), file=sys.stderr)
+        items = verifiers.ruled(keys, items)
     outcomes = rewards(items, settings, arguments.out)
     became = iter(zip(items, outcomes, strict=True))
     rows = [entry if isinstance(entry, Scored) else scored(entry[0], *next(became)) for entry in given]
@@ -165,14 +171,14 @@ def _validate(arguments: argparse.Namespace, settings: RewardSettings) -> int:
     domains = [domain for domain in DOMAINS if (domain, "truth") in proofs]
     lines = [(name, *(_margin(proofs.get((domain, name))) for domain in domains)) for name in names]
     turns = Counter(example.domain for example in examples)
-    headings = ("25 - reward", *(f"{domain}\n{turns[domain]} turns" for domain in domains))
+    headings = ("25 - reward", *(f"{domain}\n{counted(turns[domain], 'turn')}" for domain in domains))
     _print_table("smallest / mean margin to the maximum (turns whose text it changes)", headings, lines)
     if arguments.out is not None:
         found = [{"domain": domain, "corruption": name, **asdict(proof)} for (domain, name), proof in proofs.items()]
         _write(arguments.out, lambda: "".join(json.dumps(row) + "\n" for row in found))
     require_judgements(settings, outcomes, "the margins above are those of the others")
     _require_proof(arguments.validate, proofs)
-    print(visible(f"{arguments.validate}: the reward holds on {len(examples)} turns"))
+    print(visible(f"{arguments.validate}: the reward holds on {counted(len(examples), 'turn')}"))
     return DONE
 
 
@@ -182,9 +188,10 @@ def _require_proof(path: Path, proofs: Mapping[tuple[str, str], Proof]) -> None:
         (domain, name), proof = next(iter(failed.items()))
         at = ", ".join(proof.failed[:NAMED])
         what = "does not score the maximum" if name == "truth" else "scores no less than the truth"
+        on, all_of_them = counted(len(proof.failed), "turn"), sum(len(one.failed) for one in failed.values())
         raise ContentError(
-            f"{path}: the reward does not hold: {domain}, {name} {what} on {len(proof.failed)} turns ({at}); "
-            f"{sum(len(one.failed) for one in failed.values())} failures in all"
+            f"{path}: the reward does not hold: {domain}, {name} {what} on {on} ({at}); "
+            f"{counted(all_of_them, 'failure')} in all"
         )
 
 
@@ -216,16 +223,21 @@ def _check(arguments: argparse.Namespace) -> None:
         raise RequestError("--html shows predictions: it goes without --validate")
     if arguments.validate is None and arguments.out is None:
         raise RequestError("name the file to write: --out SCORED.jsonl")
+
+
+def _check_files(arguments: argparse.Namespace, settings: RewardSettings) -> None:
+    """Refuse outputs that cannot be written, before a judge is paid, and those that would replace what is read."""
     read = arguments.predictions if arguments.predictions is not None else arguments.validate
-    for flag, path in (("--out", arguments.out), ("--html", arguments.html)):
-        if path is None:
-            continue
-        if not path.absolute().parent.is_dir():
-            raise RequestError(f"{flag} {path}: the folder {path.absolute().parent} does not exist; make it")
-        if path.is_dir() or path.resolve() == read.resolve():
-            raise RequestError(f"{flag} {path}: name a file to write, other than what is read")
-    if arguments.out is not None and arguments.html is not None and arguments.out.resolve() == arguments.html.resolve():
-        raise RequestError(f"--out and --html both name {arguments.out}: name two files")
+    outputs = {"--out": arguments.out, "--html": arguments.html}
+    given = {flag: path for flag, path in outputs.items() if path is not None}
+    require_outputs(given, [read, *map(Path, settings.verifiers)])
+    for flag, path in given.items():
+        if is_same_file(path, cache_path(settings, arguments.out)):
+            raise RequestError(f"{flag} {path} is also the file of the judge's verdicts; name another")
+        if path.suffix in FILES and path.absolute().parent.resolve() == read.resolve():
+            raise RequestError(
+                f"{flag} {path}: it lies in the folder that is read, and would be among its rows; name a file elsewhere"
+            )
 
 
 def _print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> None:
@@ -238,10 +250,11 @@ def _print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[s
 
 
 def _write(path: Path, text: Callable[[], str]) -> None:
-    """Write beside its place and move there, so that a reader never finds half of it."""
+    """Write beside its place and move there, so that a reader never finds half of it. Half of a surrogate pair, which
+    is no character, stands as the escape of JSON."""
     temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
     try:
-        temporary.write_text(text(), encoding="utf-8")
+        temporary.write_text(text(), encoding="utf-8", errors="backslashreplace")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

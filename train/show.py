@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from agentworld.data.errors import RequestError
+from agentworld.data.outputs import require_outputs
 from agentworld.data.show import Source, View, find, look, terminal_lines
 from agentworld.data.system_prompts import prompt_sets
+from agentworld.data.visible_text import counted
 from agentworld.train.compose import load_recipe
 from agentworld.train.screen import screen
 
@@ -67,12 +69,7 @@ def _check(options: argparse.Namespace) -> None:
         raise RequestError("--tokenizer shows tokens in --html OUT.html or counts them in --stats; add one of them")
     if options.html is None:
         return
-    if not options.html.absolute().parent.is_dir():
-        raise RequestError(
-            f"--html {options.html}: the folder {options.html.absolute().parent} does not exist; make it"
-        )
-    if options.html.is_dir() or options.html.resolve() == options.file.resolve():
-        raise RequestError(f"--html {options.html}: name a file to write, other than the one that is shown")
+    require_outputs({"--html": options.html}, [options.file])
 
 
 def _stats(options: argparse.Namespace, source: Source) -> int:
@@ -94,5 +91,5 @@ def _page(options: argparse.Namespace, view: View) -> int:
 
     tokenizer, name = choose_tokenizer(options.tokenizer, view.trajectory, view.source)
     write(options.html, page(view, Renderer(tokenizer), name, options.full))
-    print(f"{options.html}: {len(view.turns)} turns, mask {view.mask}, {name}")
+    print(f"{options.html}: {counted(len(view.turns), 'turn')}, mask {view.mask}, {name}")
     return DONE

@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.outputs import require_outputs
 from agentworld.data.schema import Trajectory
 from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
@@ -38,8 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.rollouts is not None:
         rollouts = read_rollouts(arguments.rollouts, arguments.form, arguments.rubric_yes)
     endpoint = _endpoint(arguments)
-    cache = arguments.cache or arguments.out.with_name(f"{arguments.out.name}.cache.sqlite")
-    author, count = Author(JudgeClient(endpoint, endpoint, ranks=1), JudgeCache(cache)), SynthesisCount()
+    author, count = Author(JudgeClient(endpoint, endpoint, ranks=1), JudgeCache(_cache(arguments))), SynthesisCount()
     settings = SynthesisSettings(arguments.prompt_tokens, arguments.agreement, arguments.seed)
     temporary = arguments.out.with_name(f".{arguments.out.name}.tmp-{os.getpid()}")
     try:
@@ -94,6 +94,10 @@ def _trajectories(arguments: argparse.Namespace) -> Iterator[Trajectory]:
     return islice(chain.from_iterable(map(read_trajectories, arguments.trajectories)), arguments.limit)
 
 
+def _cache(arguments: argparse.Namespace) -> Path:
+    return arguments.cache or arguments.out.with_name(f"{arguments.out.name}.cache.sqlite")
+
+
 def _endpoint(arguments: argparse.Namespace) -> JudgeSettings:
     return JudgeSettings(
         base_url=arguments.base_url,
@@ -116,14 +120,8 @@ def _check(arguments: argparse.Namespace) -> None:
     for path in read:
         if not path.exists():
             raise RequestError(f"{path}: no such file")
-    written = [("--out", arguments.out), ("--report", arguments.report), ("--cache", arguments.cache)]
-    named = [(flag, path) for flag, path in written if path is not None]
-    for number, (flag, path) in enumerate(named):
-        if not path.absolute().parent.is_dir():
-            raise RequestError(f"{flag} {path}: the folder {path.absolute().parent} does not exist; make it")
-        others = [*read, *(other for _, other in named[:number])]
-        if path.is_dir() or path.resolve() in [other.resolve() for other in others]:
-            raise RequestError(f"{flag} {path}: name a file of its own to write")
+    written = {"--out": arguments.out, "--report": arguments.report, "--cache": _cache(arguments)}
+    require_outputs({flag: path for flag, path in written.items() if path is not None}, read)
     if not 1 <= arguments.rubric_yes <= 5:
         raise RequestError(f"--rubric-yes {arguments.rubric_yes} is no mean from 1 to 5")
     parts = urlsplit(arguments.base_url)

@@ -24,6 +24,7 @@ from agentworld.data.formats.container import DamagedError, look
 from agentworld.data.record.commands import MIXES, NEEDS, weights
 from agentworld.data.record.pool import ModeRefused, Pool
 from agentworld.data.settings import RecordSettings
+from agentworld.data.visible_text import counted
 
 _PROGRESS_SECONDS = 5.0
 
@@ -91,7 +92,8 @@ def summary(counts: dict[str, Any], out: Path) -> str:
     families = ", ".join(f"{name} {count}" for name, count in counts["families"].items())
     where = {"namespace": "in private namespaces", "plain": "without namespaces, in a temporary directory"}
     lines = [
-        f"{out}: {counts['kept']} trajectories of {counts['sessions']} sessions, {turns} turns; "
+        f"{out}: {counted(counts['kept'], 'trajectory', 'trajectories')} of {counted(counts['sessions'], 'session')}, "
+        f"{counted(turns, 'turn')}; "
         f"{counts['seconds']:.1f} s, {counts['turns_per_s']:.0f} turns/s",
         f"  {counts['deterministic']} turns ({same}) were the same in both runs of their session: deterministic",
         f"  sessions dropped: {reasons or 'none'}",
@@ -102,7 +104,9 @@ def summary(counts: dict[str, Any], out: Path) -> str:
     programs = ", ".join(
         version if name in version.lower() else f"{name} {version}" for name, version in counts["programs"].items()
     )
-    lines.append(f"  recorded by {counts['workers']} processes {where[counts['isolation']]}; {programs}")
+    lines.append(
+        f"  recorded by {counted(counts['workers'], 'process', 'processes')} {where[counts['isolation']]}; {programs}"
+    )
     return "\n".join(lines)
 
 
