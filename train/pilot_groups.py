@@ -10,7 +10,8 @@ On the scale of its own turn (`hybrid.ends_of_scale`) a completion is at the *to
     solved      every reward is at the top
     hopeless    every reward is at the bottom, and all are equal: of 0 and the other bottom the form is learnt
     mixed       anything else, also equal rewards between the two ends: the next policy may part them
-    unjudged    fewer than 2 completions have a reward, because the judge failed: nothing is known, the prompt is kept
+    unjudged    fewer than 2 completions have a reward, or those have 0 alone, because the judge failed on others:
+                nothing is known, the prompt is kept; `reward.judge.on_failure=zero` does not count here
 
 DAPO (arXiv:2503.14476 section 3.2) drops groups of accuracy 0 and 1 while it trains; here it is done once, before.
 """
@@ -76,13 +77,14 @@ def group_of(rows: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float,
         rows: as `rewards.completions.read` gives them.
         ends: bottom and top of the scale of the prompt's domain, with a rule (True) and without.
     """
+    rewards = tuple(row["reward"] for row in rows if row["reward"] is not None)
+    return Group(rows[0]["prompt"], rows[0]["domain"], _kind(rows, ends), rewards)
+
+
+def _kind(rows: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float, float]]) -> str:
     scored = [row for row in rows if row["reward"] is not None]
-    rewards = tuple(row["reward"] for row in scored)
-    return Group(rows[0]["prompt"], rows[0]["domain"], _kind(scored, ends), rewards)
-
-
-def _kind(scored: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float, float]]) -> str:
-    if len(scored) < 2:
+    # A judge is asked about answers of right form only: those that lack a verdict are not like the ones that have 0.
+    if len(scored) < 2 or (len(scored) < len(rows) and all(row["reward"] <= TOLERANCE for row in scored)):
         return "unjudged"
     rewards = [row["reward"] for row in scored]
     scales = [ends[row["rule"] is not None] for row in scored]
