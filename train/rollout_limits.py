@@ -50,7 +50,7 @@ def validate_rollout(config: Config) -> None:
         if getattr(rollout, key) != getattr(defaults, key) and rollout.engine not in engines:
             raise RequestError(
                 f"rl.rollout.{key} has no effect with rl.rollout.engine={rollout.engine}; it is for "
-                f"{' and '.join(engines)}"
+                f"{' and '.join(engines)}; set rl.rollout.{key}={str(getattr(defaults, key)).lower()}"
             )
     if not uses_vllm(rollout):
         return
