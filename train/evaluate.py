@@ -128,7 +128,8 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
     rows = [totals[first : first + draws + 1] for first in range(0, len(totals), draws + 1)]
     rows = _collected(rows, len(examples))
     summary = fidelity.reward_summary([row[:draws] for row in rows], [row[draws] for row in rows])
-    return {**summary, "rubric": reward_outside_rl(settings.reward).rubric}
+    given = reward_outside_rl(settings.reward)
+    return {**summary, "rubric": given.rubric, "settings_sha256": run_directory.reward_sha256(given)}
 
 
 def _outcomes(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[Outcome]:

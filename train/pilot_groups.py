@@ -18,15 +18,15 @@ DAPO (arXiv:2503.14476 section 3.2) drops groups of accuracy 0 and 1 while it tr
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from agentworld.data.errors import ContentError
-from agentworld.train.checkpoint import HANDOFF, sha256_file, sha256_json
+from agentworld.train.checkpoint import HANDOFF, sha256_file
 from agentworld.train.config import Config
-from agentworld.train.run_directory import JUDGE_KEYS
+from agentworld.train.run_directory import reward_sha256
 
 TOLERANCE = 1e-6  # of equal rewards
 KINDS = ("solved", "hopeless", "mixed", "unjudged")
@@ -44,13 +44,11 @@ def settings_of(config: Config, run_dir: Path, parent: Path) -> dict[str, Any]:
         parent: the hand-off or Hugging Face directory that RL starts from.
     """
     handoff, rl = parent / HANDOFF, config.rl
-    reward = asdict(config.reward)
-    reward["judge"] = {key: value for key, value in reward["judge"].items() if not key.startswith(JUDGE_KEYS)}
     return {
         "handoff_sha256": sha256_file(handoff) if handoff.is_file() else None,
         "path": None if handoff.is_file() else str(parent),
         "data_sha256": json.loads((run_dir / "data" / "manifest.json").read_text())["sha256"],
-        "reward_sha256": sha256_json(reward),
+        "reward_sha256": reward_sha256(config.reward),
         "seed": config.seed,
         "completions": rl.pilot_completions,
         "temperature": rl.temperature,

@@ -128,7 +128,13 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
         ContentError: an export that was finished is damaged.
     """
     if step == PILOT:
-        return pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
+        done = pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
+        if not done and any((run_dir / "rl" / "checkpoints").glob("checkpoint-*")):
+            raise ContentError(
+                f"{pilot_groups.directory(run_dir)} is of another start of RL or of other files of reward.verifiers, "
+                "and RL has begun from it; put those files back, or start RL anew with stage=rl overwrite=true"
+            )
+        return done
     stage = step.removeprefix(EVALUATE)
     weights = _weights(config, run_dir, stage)
     if not _is_exported(config, run_dir, stage):
