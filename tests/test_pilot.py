@@ -23,7 +23,8 @@ from agentworld.rewards import completions, hybrid
 from agentworld.rewards.judge import Outcome, Verdict
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, rl
+from agentworld.rewards.turn_verifiers import TurnVerifier, TurnVerifiers, truth_hash
+from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl
 from agentworld.train.compose import compose
 from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
@@ -256,6 +257,21 @@ def test_a_dead_judge_stops_the_pilot_and_an_evaluation_whatever_a_failure_score
     reward.judge.failed_limit = 1.0
     pilot.run(prepared.config, prepared.run)
     assert report_of(prepared)["dropped"] == {"solved": [], "hopeless": ["t2#0"]}, "the one with broken forms alone"
+
+
+def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(prepared, monkeypatch, capsys) -> None:
+    """RL asks again when it starts, which is after CPT, SFT and the pilot."""
+    (prepared.run / "data" / "report.json").write_text('{"rl": {"kept": 7}}')
+    prepared.config.reward.verifiers = ["verifiers.jsonl"]
+    for truth in (TEXTS[0], "of other data"):
+        known = TurnVerifiers([TurnVerifier("t0#0", truth_hash(truth), "long_context", "")])
+        monkeypatch.setattr(pipeline, "load", lambda paths, known=known: known)
+        if truth == TEXTS[0]:
+            pipeline._require_prompts(prepared.config, prepared.run)
+            assert "1 of 7 turns have a synthesised verifier" in capsys.readouterr().out
+        else:
+            with pytest.raises(ContentError, match=r"none of the 1 synthesised verifiers .* 7 turns \(1 have one"):
+                pipeline._require_prompts(prepared.config, prepared.run)
 
 
 def test_rl_reads_the_kept_prompts_with_a_reference_answer_in_the_order_of_the_weights(prepared) -> None:

@@ -131,6 +131,7 @@ def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
     (tmp_path / "none.jsonl").write_text("")
     (tmp_path / "x.parquet").write_text("no parquet")
     (tmp_path / "folder").mkdir()
+    (tmp_path / "rl" / "completions").mkdir(parents=True)
     for code, words, *arguments in (
         (2, "--validate", "--out", out),
         (2, "--out SCORED.jsonl", str(path)),
@@ -140,6 +141,7 @@ def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
         (2, "other than what is read", str(path), "--out", str(path)),
         (2, "two files", str(path), "--out", out, "--html", out),
         (2, "holds no .jsonl", str(tmp_path / "folder"), "--out", out),
+        (2, "rl is the folder of a stage; its completions lie in", str(tmp_path / "rl"), "--out", out),
         (2, "goes without --validate", "--validate", str(path), "--html", out),
         (1, "add --form plain", str(path), "--out", out),
         (1, "broken.jsonl:1: not JSON", str(broken), "--out", out),

@@ -205,7 +205,8 @@ def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
 
 
 def _require_prompts(config: Config, run_dir: Path) -> None:
-    """A rollout takes `rl.prompts_per_rollout` different prompts; with fewer the trainer would take no step."""
+    """A rollout takes `rl.prompts_per_rollout` different prompts; with fewer the trainer would take no step. What the
+    prompts say against `rl.domain_weights` and `reward.verifiers` is found here, before CPT, SFT and a pilot."""
     if config.stage not in ("all", "rl"):
         return
     count = json.loads((run_dir / "data" / "report.json").read_text())["rl"]
@@ -216,9 +217,14 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
             f"rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; give more trajectories, raise "
             "data.split.rl or data.rl_prompt_tokens, or lower rl.prompts_per_rollout"
         )
+    path = run_dir / "data" / "prompts" / "rl.parquet"
     if config.rl.domain_weights:
-        domains = pq.read_table(run_dir / "data" / "prompts" / "rl.parquet", columns=["domain"])["domain"].to_pylist()
+        domains = pq.read_table(path, columns=["domain"])["domain"].to_pylist()
         prompt_stream.require_domains(config.rl.domain_weights, domains, config.rl.prompts_per_rollout)
+    if config.reward.verifiers:
+        turns = pq.read_table(path, columns=["prompt", "observation"]).to_pydict()
+        covered = load(config.reward.verifiers).coverage(zip(turns["prompt"], turns["observation"], strict=True))
+        _say(f"RL prompts    {covered}")
 
 
 def _before(stage: str) -> str:
