@@ -4,6 +4,7 @@ The model is replaced by a list of answers where a model of a few steps would on
 real pilot.
 """
 
+import errno
 import json
 from pathlib import Path
 from statistics import fmean, stdev
@@ -24,7 +25,7 @@ from agentworld.rewards.judge import Outcome, Verdict
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.turn_verifiers import TurnVerifier, TurnVerifiers, truth_hash
-from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl
+from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl, worker
 from agentworld.train.compose import compose
 from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
@@ -257,6 +258,24 @@ def test_a_dead_judge_stops_the_pilot_and_an_evaluation_whatever_a_failure_score
     reward.judge.failed_limit = 1.0
     pilot.run(prepared.config, prepared.run)
     assert report_of(prepared)["dropped"] == {"solved": [], "hopeless": ["t2#0"]}, "the one with broken forms alone"
+
+
+def test_a_full_disk_is_one_line_without_a_traceback(prepared, monkeypatch, capsys) -> None:
+    """The traceback could not be written either."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    for name, function in (("stop.install", lambda: None), ("launch.die_with_parent", lambda: None)):
+        monkeypatch.setattr(f"agentworld.train.{name}", function)
+    monkeypatch.setattr(worker, "load_recipe", lambda run_dir: None)
+    monkeypatch.setattr(worker, "run_stage", full)
+    assert worker.main([str(prepared.run), "pilot"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "No space left on device; free space, and start again with resume=true" in error
+    monkeypatch.setattr(worker, "run_stage", lambda *_: {}["a defect"])
+    assert worker.main([str(prepared.run / "gone"), "pilot"]) == 1, "an unwritable traceback hides no defect"
+    assert "KeyError: 'a defect' (no traceback: [Errno 2]" in capsys.readouterr().err
 
 
 def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(prepared, monkeypatch, capsys) -> None:

@@ -47,6 +47,7 @@ FREE_KEYS = (
     "run.",
     "nproc",
     "cluster.",
+    *(f"{stage}.save_total_limit" for stage in ("cpt", "sft", "rl")),  # a full disk asks for fewer checkpoints
     *(f"reward.judge.{key}" for key in JUDGE_KEYS),
     "rl.rollout.server_",  # and so may the server that samples
     "rl.rollout.group_port",
