@@ -110,11 +110,12 @@ def test_vllm_must_be_there_in_a_version_that_trl_takes(monkeypatch) -> None:
 def test_the_plan_knows_who_samples() -> None:
     """Fewer prompts at once take less; beside a colocated vLLM, training has the rest of the card."""
     released = ["recipe=agentworld-35b-a3b", "stage=rl"]
-    whole = plan.make(compose(released))
+    whole = plan.make(compose([*released, "rl.rollout.batch_size=0"]))
     before = whole.stages["rl"]
     batched = plan.make(compose([*released, "rl.rollout.batch_size=1"])).stages["rl"]
     assert batched.moments["generation"] < before.moments["generation"]
     assert batched.parts["cache"] * 8 == before.parts["cache"], "one of the 8 prompts of a rank"
+    released.append("rl.rollout.batch_size=0")
     colocated = plan.make(compose([*released, COLOCATE, "rl.rollout.gpu_memory_utilization=0.75"]))
     assert "generation" not in colocated.stages["rl"].moments
     assert colocated.disk["exports"] == 2 * whole.disk["exports"], "RL's start in the released layout"
