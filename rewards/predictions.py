@@ -56,9 +56,11 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of a file, or of all .jsonl and .parquet files of a folder, with its place for errors.
 
     Raises:
-        RequestError: no such path, or a folder without such files.
+        RequestError: no such path, a folder without such files, or that of a stage, which holds others.
         ContentError: a line that is no JSON object, naming file and line.
     """
+    if (path / "completions").is_dir():
+        raise RequestError(f"{path} is the folder of a stage; its completions lie in {path / 'completions'}")
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix in FILES and not p.name.startswith("."))
         if not files:

@@ -4,6 +4,7 @@ The model is replaced by a list of answers where a model of a few steps would on
 real pilot.
 """
 
+import errno
 import json
 from pathlib import Path
 from statistics import fmean, stdev
@@ -21,8 +22,10 @@ from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.rewards import completions, hybrid
 from agentworld.rewards.judge import Outcome, Verdict
+from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
-from agentworld.train import cli, generation, pilot, pilot_groups, rl
+from agentworld.rewards.turn_verifiers import TurnVerifier, TurnVerifiers, truth_hash
+from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl, worker
 from agentworld.train.compose import compose
 from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
@@ -64,6 +67,8 @@ def test_the_scale_ends_where_the_reward_does() -> None:
         ([None, 25.0], 25.0, "unjudged"),
         ([None, None], None, "unjudged"),
         ([None, 25.0, 25.0], 25.0, "solved"),
+        ([None, 4.5, 4.5], 0.0, "hopeless"),
+        ([None, 0.0, 0.0], None, "unjudged"),  # two broken forms, and an answer of right form that no judge saw
     ],
 )
 def test_a_group_is_dropped_at_the_ends_of_the_scale_only(rewards, rule, kind) -> None:
@@ -211,25 +216,81 @@ def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None
 
 def test_failed_judgements_leave_their_groups_and_too_many_stop_the_pilot(prepared, monkeypatch) -> None:
     real, lost = generation.Rewarder.outcomes, {"t0#0": 2, "t3#0": 1}
+    good = Verdict(RubricScores(5, 5, 5, 5, 5), "")
 
     def failing(rewarder, keys, items):
         left = dict(lost)
         outcomes = real(rewarder, keys, items)
         for place, item in enumerate(items):
             key = f"t{item.action}#0"
+            outcomes[place] = Outcome(outcomes[place].reward, good)
             if left.get(key):
                 left[key] -= 1
                 outcomes[place] = Outcome(None, Verdict(None, "m: HTTP 500"))
         return outcomes
 
     monkeypatch.setattr(generation.Rewarder, "outcomes", failing)
-    with pytest.raises(ContentError, match=r"the judge failed on 2 of 6 .*failed_limit=0\.2"):
+    prepared.config.reward.judge.failed_limit = 0.1
+    with pytest.raises(ContentError, match=r"the judge failed on 2 of 6 .*failed_limit=0\.1 of 8;"):
         pilot.run(prepared.config, prepared.run)
     assert not list(prepared.folder.glob("part_*")), "a resume asks again"
-    prepared.config.reward.judge.failed_limit = 0.5
+    # 2 of the 6 of the first part, but of a rollout's 8 no more than the limit; then 1 of 6, which come last.
+    prepared.config.reward.judge.failed_limit = 0.25
     pilot.run(prepared.config, prepared.run)
     report = report_of(prepared)
     assert report["dropped"]["solved"] == [] and report["total"]["unjudged"] == 1 and report["total"]["kept"] == 5
+
+
+def test_a_dead_judge_stops_the_pilot_and_an_evaluation_whatever_a_failure_scores(prepared, monkeypatch) -> None:
+    """With `on_failure=zero` the zeros would drop every prompt as hopeless, or be the measured reward."""
+    reward = prepared.config.reward
+    reward.rubric, reward.judge.on_failure = "judge", "zero"
+    reward.judge.base_url, reward.judge.model = "http://127.0.0.1:9/v1", "m"  # the discard port: nobody listens
+    reward.judge.attempts = 1
+    with pytest.raises(ContentError, match=r"the judge failed on [0-9]+ of [0-9]+ completions.*failed_limit=0\.2"):
+        pilot.run(prepared.config, prepared.run)
+    zero = Outcome(hybrid.nothing("0: the judge failed"), Verdict(None, "m: HTTP 500"))
+    good = Outcome(hybrid.nothing("0: another reason"), Verdict(RubricScores(5, 5, 5, 5, 5), ""))
+    evaluate._require_judgements(reward, [good] * 4 + [zero])
+    with pytest.raises(ContentError, match="the judge failed on 2 of 5 completions"):
+        evaluate._require_judgements(reward, [good] * 3 + [zero] * 2)
+    # A limit that lets it pass keeps the prompts: nothing is known of them.
+    reward.judge.failed_limit = 1.0
+    pilot.run(prepared.config, prepared.run)
+    assert report_of(prepared)["dropped"] == {"solved": [], "hopeless": ["t2#0"]}, "the one with broken forms alone"
+
+
+def test_a_full_disk_is_one_line_without_a_traceback(prepared, monkeypatch, capsys) -> None:
+    """The traceback could not be written either."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    for name, function in (("stop.install", lambda: None), ("launch.die_with_parent", lambda: None)):
+        monkeypatch.setattr(f"agentworld.train.{name}", function)
+    monkeypatch.setattr(worker, "load_recipe", lambda run_dir: None)
+    monkeypatch.setattr(worker, "run_stage", full)
+    assert worker.main([str(prepared.run), "pilot"]) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "No space left on device; free space, and start again with resume=true" in error
+    monkeypatch.setattr(worker, "run_stage", lambda *_: {}["a defect"])
+    assert worker.main([str(prepared.run / "gone"), "pilot"]) == 1, "an unwritable traceback hides no defect"
+    assert "KeyError: 'a defect' (no traceback: [Errno 2]" in capsys.readouterr().err
+
+
+def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(prepared, monkeypatch, capsys) -> None:
+    """RL asks again when it starts, which is after CPT, SFT and the pilot."""
+    (prepared.run / "data" / "report.json").write_text('{"rl": {"kept": 7}}')
+    prepared.config.reward.verifiers = ["verifiers.jsonl"]
+    for truth in (TEXTS[0], "of other data"):
+        known = TurnVerifiers([TurnVerifier("t0#0", truth_hash(truth), "long_context", "")])
+        monkeypatch.setattr(pipeline, "load", lambda paths, known=known: known)
+        if truth == TEXTS[0]:
+            pipeline._require_prompts(prepared.config, prepared.run)
+            assert "1 of 7 turns have a synthesised verifier" in capsys.readouterr().out
+        else:
+            with pytest.raises(ContentError, match=r"none of the 1 synthesised verifiers .* 7 turns \(1 have one"):
+                pipeline._require_prompts(prepared.config, prepared.run)
 
 
 def test_rl_reads_the_kept_prompts_with_a_reference_answer_in_the_order_of_the_weights(prepared) -> None:

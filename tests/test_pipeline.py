@@ -141,6 +141,12 @@ def test_the_pilot_comes_right_before_rl_and_is_done_once(workers, stopped_in, c
     workers.steps.clear()
     assert run(workers, "rl.pilot_completions=4", "stage=rl", "overwrite=true", "rl.learning_rate=1e-6") == 0
     assert workers.steps == ["pilot", "rl", "evaluate:rl"]
+    # Verifiers may change under their path. RL that has begun must not go on with other prompts.
+    folder = next(path for path in workers.root.rglob("pilot") if path.is_dir() and path.parent.name == "rl")
+    (folder / "report.json").write_text(json.dumps({"settings": {"reward_sha256": "of other verifiers"}}))
+    (folder.parent / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    with pytest.raises(ContentError, match="RL has begun from it; put those files back, or start RL anew"):
+        run(workers, "rl.pilot_completions=4", "resume=true", "rl.learning_rate=1e-6")
 
 
 def test_the_printed_command_keeps_the_overrides(workers, capsys):

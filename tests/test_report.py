@@ -79,6 +79,22 @@ def test_the_report_has_the_documented_form(run: Path) -> None:
     assert set(got["baselines"]) == {"copy_last_observation", "most_frequent_observation"}
 
 
+def test_rewards_of_different_settings_are_not_compared(run: Path) -> None:
+    """`stage=rl overwrite=true reward=judge` leaves the evaluation of SFT as it was rewarded before."""
+    path = run / "rl" / "evaluation.json"
+    content = json.loads(path.read_text())
+    content["reward"]["settings_sha256"] = "a"
+    path.write_text(json.dumps(content))
+    got = report.build(run)
+    assert got["paired"] == [] and not got["one_reward"] and "do not compare; stage=eval" in shown(got, 150)
+    path = run / "sft" / "evaluation.json"
+    content = json.loads(path.read_text())
+    content["reward"]["settings_sha256"] = "a"
+    path.write_text(json.dumps(content))
+    got = report.build(run)
+    assert len(got["paired"]) == 1 and got["one_reward"] and "do not compare" not in shown(got)
+
+
 def test_the_paired_difference_is_over_the_same_prompts(run: Path) -> None:
     assert report.build(run)["paired"] == [{"after": "rl", "before": "sft", "mean": 2.0, "standard_error": 0.0, "n": 2}]
     path = run / "rl" / "evaluation.json"

@@ -71,7 +71,7 @@ def test_resume_continues_starts_if_absent_and_refuses_another_recipe(tmp_path):
     run_dir = start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=600")  # absent: made
     fill(run_dir)
     identity = json.loads((run_dir / "run.json").read_text())["id"]
-    start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=600", "nproc=2", "stage=cpt")
+    start(tmp_path, "run.name=a", "resume=true", "cpt.max_steps=600", "nproc=2", "stage=cpt", "rl.save_total_limit=3")
     assert (run_dir / "rl" / "export" / "handoff.json").exists()
     assert json.loads((run_dir / "run.json").read_text())["id"] == identity
     with pytest.raises(RequestError, match=r"of cpt\.max_steps, sft\.max_steps; give cpt\.max_steps=600 sft"):

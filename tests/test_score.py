@@ -182,6 +182,7 @@ def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
     (tmp_path / "x.parquet").write_text("no parquet")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")  # as /dev/null, which root would lose
+    (tmp_path / "rl" / "completions").mkdir(parents=True)
     for code, words, *arguments in (
         (2, "--validate", "--out", out),
         (2, "--out SCORED.jsonl", str(path)),
@@ -196,6 +197,7 @@ def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
         (2, "not a regular file", str(path), "--out", str(tmp_path / "pipe")),
         (2, "not a regular file", str(path), "--out", out, "--html", str(tmp_path / "pipe")),
         (2, "holds no .jsonl", str(tmp_path / "folder"), "--out", out),
+        (2, "rl is the folder of a stage; its completions lie in", str(tmp_path / "rl"), "--out", out),
         (2, "goes without --validate", "--validate", str(path), "--html", out),
         (1, "add --form plain", str(path), "--out", out),
         (1, "broken.jsonl:1: not JSON", str(broken), "--out", out),

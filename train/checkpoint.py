@@ -284,5 +284,5 @@ def require_disk(directory: Path, needed: int, what: str = "a checkpoint") -> No
     if free < needed:
         raise ContentError(
             f"{directory}: {free / 2**30:.2f} GiB free, {what} needs up to {needed / 2**30:.2f} GiB; free space, "
-            "or lower save_total_limit, and start again with resume=true"
+            "or lower the stage's save_total_limit (2 is the least), and start again with resume=true"
         )

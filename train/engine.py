@@ -176,6 +176,15 @@ def leave() -> None:
 
 def largest(number: int) -> int:
     """The largest of a number over all ranks; collective."""
+    return _over_ranks(number, "MAX")
+
+
+def total(number: int) -> int:
+    """The sum of a number over all ranks; collective."""
+    return _over_ranks(number, "SUM")
+
+
+def _over_ranks(number: int, operation: str) -> int:
     import torch
     import torch.distributed as dist
 
@@ -183,5 +192,5 @@ def largest(number: int) -> int:
         return number
     device = "cpu" if dist.get_backend() == "gloo" else "cuda"
     value = torch.tensor([number], device=device)
-    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    dist.all_reduce(value, op=getattr(dist.ReduceOp, operation))
     return int(value.item())

@@ -17,11 +17,11 @@ from agentworld.data.examples import Example, Selection, select_examples
 from agentworld.data.render import Prediction
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
-from agentworld.rewards.judge import Completion
+from agentworld.rewards.judge import Completion, Outcome
 from agentworld.rewards.settings import RewardSettings
 from agentworld.train import checkpoint, engine, fidelity, kernels, report, run_directory
 from agentworld.train.config import Config
-from agentworld.train.generation import GREEDY, Generator, Rewarder, reward_outside_rl
+from agentworld.train.generation import GREEDY, Generator, Rewarder, judgements, reward_outside_rl
 
 UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
 SHOWN_EXAMPLES = 3
@@ -122,16 +122,18 @@ def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:
     answers = [
         ids for number, ids in enumerate(greedy) for ids in (*sampled[number * draws : (number + 1) * draws], ids)
     ]
-    totals = _rewards(generator, [example for example in mine for _ in range(draws + 1)], answers)
+    outcomes = _outcomes(generator, [example for example in mine for _ in range(draws + 1)], answers)
+    _require_judgements(settings.reward, outcomes)
+    totals = [outcome.total for outcome in outcomes]  # None where a judge failed
     rows = [totals[first : first + draws + 1] for first in range(0, len(totals), draws + 1)]
     rows = _collected(rows, len(examples))
-    _require_rewards(settings.reward, [value for row in rows for value in row])
     summary = fidelity.reward_summary([row[:draws] for row in rows], [row[draws] for row in rows])
-    return {**summary, "rubric": reward_outside_rl(settings.reward).rubric}
+    given = reward_outside_rl(settings.reward)
+    return {**summary, "rubric": given.rubric, "settings_sha256": run_directory.reward_sha256(given)}
 
 
-def _rewards(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[float | None]:
-    """The reward of each answer, None where a judge failed."""
+def _outcomes(generator: Generator, examples: list[Example], answers: list[list[int]]) -> list[Outcome]:
+    """The reward of each answer, and how it came about."""
     renderer = generator.renderer
     items = [
         Completion(
@@ -144,16 +146,16 @@ def _rewards(generator: Generator, examples: list[Example], answers: list[list[i
         )
         for example, ids in zip(examples, answers, strict=True)
     ]
-    outcomes = Rewarder(generator).outcomes([example.key for example in examples], items)
-    return [outcome.total for outcome in outcomes]
+    return Rewarder(generator).outcomes([example.key for example in examples], items)
 
 
-def _require_rewards(settings: RewardSettings, totals: Sequence[float | None]) -> None:
-    """Stop where so many judgements failed that the mean would be one of the rest; verdicts are kept in the cache."""
-    failed = sum(value is None for value in totals)
-    if failed > settings.judge.failed_limit * len(totals):
+def _require_judgements(settings: RewardSettings, outcomes: Sequence[Outcome]) -> None:
+    """Stop where so many judgements failed, over all ranks, that the mean would be one of the rest, or of zeros where
+    `on_failure=zero`; verdicts are kept in the cache."""
+    failed, judged = map(engine.total, judgements(outcomes))
+    if failed > settings.judge.failed_limit * judged:
         raise ContentError(
-            f"the judge failed on {failed} of {len(totals)} completions, more than reward.judge.failed_limit="
+            f"the judge failed on {failed} of {judged} completions, more than reward.judge.failed_limit="
             f"{settings.judge.failed_limit:g}; the first reason stands above; resume=true asks again"
         )
 

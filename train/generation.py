@@ -95,6 +95,12 @@ def reward_outside_rl(settings: RewardSettings) -> RewardSettings:
     return replace(settings, rubric="reference_scorer") if settings.rubric == "reference" else settings
 
 
+def judgements(outcomes: Sequence[Outcome]) -> tuple[int, int]:
+    """Failed judgements, and all that were asked for; also where `reward.judge.on_failure=zero` gave a reward."""
+    verdicts = [outcome.verdict for outcome in outcomes if outcome.verdict is not None]
+    return sum(verdict.scores is None for verdict in verdicts), len(verdicts)
+
+
 def panel_of(settings: RewardSettings, run_dir: Path, renderer: Renderer) -> Panel | None:
     """The judges of a reward; None where it asks none."""
     if settings.rubric not in JUDGED:
@@ -105,8 +111,11 @@ def panel_of(settings: RewardSettings, run_dir: Path, renderer: Renderer) -> Pan
 class Rewarder:
     """The recipe's reward outside RL, with its judges and synthesised verifiers."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, on_failure: str = "") -> None:
+        """`on_failure`: in place of that of `reward.judge`."""
         self._generator, self._settings = generator, reward_outside_rl(generator.config.reward)
+        if on_failure:
+            self._settings = replace(self._settings, judge=replace(self._settings.judge, on_failure=on_failure))
         self._panel = panel_of(self._settings, generator.run_dir, generator.renderer)
         self._verifiers = load(self._settings.verifiers)
 

@@ -19,10 +19,10 @@ from agentworld.data.errors import ContentError
 from agentworld.data.render import parse_text
 from agentworld.data.tokenizer import IM_END
 from agentworld.rewards import completions, hybrid
-from agentworld.rewards.judge import Completion
+from agentworld.rewards.judge import Completion, Outcome
 from agentworld.train import engine, kernels, pilot_groups, run_directory
 from agentworld.train.config import Config
-from agentworld.train.generation import Generator, Rewarder, reward_outside_rl, stored_row
+from agentworld.train.generation import Generator, Rewarder, judgements, reward_outside_rl, stored_row
 
 Prompt = Mapping[str, Any]  # a row of data/prompts/rl.parquet
 
@@ -75,20 +75,24 @@ def _path(folder: Path, number: int) -> Path:
 
 def _sample(generator: Generator, missing: Sequence[tuple[int, list[Prompt]]], folder: Path) -> None:
     """Each rank takes its share of the parts; all go through as many rounds."""
-    rewarder = Rewarder(generator)
+    rewarder = Rewarder(generator, on_failure="leave_out")  # a prompt is not dropped because its judge failed
+    tally = _Judgements(generator.config)
     world = engine.world_size()
     for first in range(0, len(missing), world):
         mine = missing[first : first + world][engine.rank() :][:1]
         number, prompts = mine[0] if mine else (0, [])
         torch.manual_seed((generator.config.seed << 20) + number)
-        rows = _completed(generator, prompts, rewarder)
-        _require_judgements(generator.config, rows)
+        rows, outcomes = _completed(generator, prompts, rewarder)
         if mine:
             completions.write(_path(folder, number), rows)
+        tally.require(outcomes, _path(folder, number), last=first + world >= len(missing))
 
 
-def _completed(generator: Generator, prompts: Sequence[Prompt], rewarder: Rewarder) -> list[dict[str, Any]]:
-    """The completions of some prompts as they are stored, those of one prompt together; collective."""
+def _completed(
+    generator: Generator, prompts: Sequence[Prompt], rewarder: Rewarder
+) -> tuple[list[dict[str, Any]], list[Outcome]]:
+    """The completions of some prompts as they are stored, those of one prompt together, and their rewards;
+    collective."""
     rl, renderer = generator.config.rl, generator.renderer
     turns = [prompt for prompt in prompts for _ in range(rl.pilot_completions)]
     answers = generator.answer([turn["prompt_ids"] for turn in turns], rl.max_completion_tokens, rl.temperature)
@@ -105,22 +109,48 @@ def _completed(generator: Generator, prompts: Sequence[Prompt], rewarder: Reward
         for turn, ids in zip(turns, answers, strict=True)
     ]
     outcomes = rewarder.outcomes([turn["prompt"] for turn in turns], items)
-    return [
+    rows = [
         stored_row(turn["prompt"], item, outcome.row(), renderer.tokenizer.decode(ids), len(ids), step=0)
         for turn, item, outcome, ids in zip(turns, items, outcomes, answers, strict=True)
     ]
+    return rows, outcomes
 
 
-def _require_judgements(config: Config, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Stop on all ranks where one of them finds that the judge mostly fails: the part is not written, and a resume
-    samples the same completions and asks for the missing verdicts only."""
-    failed, limit = sum(row["reward"] is None for row in rows), config.reward.judge.failed_limit
-    if engine.largest(int(failed > limit * len(rows))):
-        raise ContentError(
-            f"pilot: the judge failed on {failed} of {len(rows)} completions of this rank, more than "
-            f"reward.judge.failed_limit={limit:g} here or on another rank; the first reason stands above; resume=true "
-            "asks again"
-        )
+class _Judgements:
+    """Stops a pilot whose judge mostly fails. As in RL the share is that of a rollout's worth of completions, over all
+    ranks: a part may hold one prompt, of which a single failure would be too much."""
+
+    def __init__(self, config: Config) -> None:
+        self._limit = config.reward.judge.failed_limit
+        self._least = config.rl.prompts_per_rollout * config.rl.num_generations
+        self._failed = self._judged = 0
+        self._incomplete: list[Path] = []  # parts of this rank that lack verdicts
+        self._reached = False  # a rollout's worth was judged before
+
+    def require(self, outcomes: Sequence[Outcome], part: Path, last: bool) -> None:
+        """Count the outcomes of a part, () for none; collective. `last`: none comes after it.
+
+        Raises:
+            ContentError: too many failed. The parts that lack verdicts are deleted: a resume samples the same
+                completions and asks for the missing verdicts only.
+        """
+        failed, judged = judgements(outcomes)
+        if failed:
+            self._incomplete.append(part)
+        self._failed += engine.total(failed)
+        self._judged += engine.total(judged)
+        of = self._judged if last and not self._reached else max(self._judged, self._least)
+        if self._failed > self._limit * of:
+            for path in self._incomplete:
+                path.unlink()
+            raise ContentError(
+                f"pilot: the judge failed on {self._failed} of {self._judged} completions, more than "
+                f"reward.judge.failed_limit={self._limit:g} of {of}; the first reason stands above; resume=true asks "
+                "again"
+            )
+        if self._judged >= self._least:
+            self._failed = self._judged = 0
+            self._incomplete, self._reached = [], True
 
 
 def _report(config: Config, run_dir: Path, parent: Path, parts: int) -> None:

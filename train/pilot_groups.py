@@ -10,22 +10,23 @@ On the scale of its own turn (`hybrid.ends_of_scale`) a completion is at the *to
     solved      every reward is at the top
     hopeless    every reward is at the bottom, and all are equal: of 0 and the other bottom the form is learnt
     mixed       anything else, also equal rewards between the two ends: the next policy may part them
-    unjudged    fewer than 2 completions have a reward, because the judge failed: nothing is known, the prompt is kept
+    unjudged    fewer than 2 completions have a reward, or those have 0 alone, because the judge failed on others:
+                nothing is known, the prompt is kept; `reward.judge.on_failure=zero` does not count here
 
 DAPO (arXiv:2503.14476 section 3.2) drops groups of accuracy 0 and 1 while it trains; here it is done once, before.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from agentworld.data.errors import ContentError
-from agentworld.train.checkpoint import HANDOFF, sha256_file, sha256_json
+from agentworld.train.checkpoint import HANDOFF, sha256_file
 from agentworld.train.config import Config
-from agentworld.train.run_directory import JUDGE_KEYS
+from agentworld.train.run_directory import reward_sha256
 
 TOLERANCE = 1e-6  # of equal rewards
 KINDS = ("solved", "hopeless", "mixed", "unjudged")
@@ -43,13 +44,11 @@ def settings_of(config: Config, run_dir: Path, parent: Path) -> dict[str, Any]:
         parent: the hand-off or Hugging Face directory that RL starts from.
     """
     handoff, rl = parent / HANDOFF, config.rl
-    reward = asdict(config.reward)
-    reward["judge"] = {key: value for key, value in reward["judge"].items() if not key.startswith(JUDGE_KEYS)}
     return {
         "handoff_sha256": sha256_file(handoff) if handoff.is_file() else None,
         "path": None if handoff.is_file() else str(parent),
         "data_sha256": json.loads((run_dir / "data" / "manifest.json").read_text())["sha256"],
-        "reward_sha256": sha256_json(reward),
+        "reward_sha256": reward_sha256(config.reward),
         "seed": config.seed,
         "completions": rl.pilot_completions,
         "temperature": rl.temperature,
@@ -76,13 +75,14 @@ def group_of(rows: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float,
         rows: as `rewards.completions.read` gives them.
         ends: bottom and top of the scale of the prompt's domain, with a rule (True) and without.
     """
+    rewards = tuple(row["reward"] for row in rows if row["reward"] is not None)
+    return Group(rows[0]["prompt"], rows[0]["domain"], _kind(rows, ends), rewards)
+
+
+def _kind(rows: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float, float]]) -> str:
     scored = [row for row in rows if row["reward"] is not None]
-    rewards = tuple(row["reward"] for row in scored)
-    return Group(rows[0]["prompt"], rows[0]["domain"], _kind(scored, ends), rewards)
-
-
-def _kind(scored: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float, float]]) -> str:
-    if len(scored) < 2:
+    # A judge is asked about answers of right form only: those that lack a verdict are not like the ones that have 0.
+    if len(scored) < 2 or (len(scored) < len(rows) and all(row["reward"] <= TOLERANCE for row in scored)):
         return "unjudged"
     rewards = [row["reward"] for row in scored]
     scales = [ends[row["rule"] is not None] for row in scored]

@@ -132,7 +132,13 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
         ContentError: an export that was finished is damaged.
     """
     if step == PILOT:
-        return pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
+        done = pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
+        if not done and any((run_dir / "rl" / "checkpoints").glob("checkpoint-*")):
+            raise ContentError(
+                f"{pilot_groups.directory(run_dir)} is of another start of RL or of other files of reward.verifiers, "
+                "and RL has begun from it; put those files back, or start RL anew with stage=rl overwrite=true"
+            )
+        return done
     stage = step.removeprefix(EVALUATE)
     weights = _weights(config, run_dir, stage)
     if not _is_exported(config, run_dir, stage):
@@ -203,7 +209,8 @@ def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
 
 
 def _require_prompts(config: Config, run_dir: Path) -> None:
-    """A rollout takes `rl.prompts_per_rollout` different prompts; with fewer the trainer would take no step."""
+    """A rollout takes `rl.prompts_per_rollout` different prompts; with fewer the trainer would take no step. What the
+    prompts say against `rl.domain_weights` and `reward.verifiers` is found here, before CPT, SFT and a pilot."""
     if config.stage not in ("all", "rl"):
         return
     count = json.loads((run_dir / "data" / "report.json").read_text())["rl"]
@@ -214,9 +221,14 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
             f"rollout takes rl.prompts_per_rollout={config.rl.prompts_per_rollout}; give more trajectories, raise "
             "data.split.rl or data.rl_prompt_tokens, or lower rl.prompts_per_rollout"
         )
+    path = run_dir / "data" / "prompts" / "rl.parquet"
     if config.rl.domain_weights:
-        domains = pq.read_table(run_dir / "data" / "prompts" / "rl.parquet", columns=["domain"])["domain"].to_pylist()
+        domains = pq.read_table(path, columns=["domain"])["domain"].to_pylist()
         prompt_stream.require_domains(config.rl.domain_weights, domains, config.rl.prompts_per_rollout)
+    if config.reward.verifiers:
+        turns = pq.read_table(path, columns=["prompt", "observation"]).to_pydict()
+        covered = load(config.reward.verifiers).coverage(zip(turns["prompt"], turns["observation"], strict=True))
+        _say(f"RL prompts    {covered}")
 
 
 def _before(stage: str) -> str:

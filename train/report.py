@@ -45,10 +45,11 @@ def build(run_dir: str | Path) -> dict[str, Any]:
 
     Returns:
         {"run", "recipe", "seed", "stages": [...], "baselines": {name: fidelity}, "held_out": {...}, "paired": [...],
-        "examples": [...]}. `held_out` says which turns every stage predicted: {"turns", "earlier_turn", "too_long",
-        "prompt_tokens"}, see `held_out_turns`; null for evaluations of an older version.
+        "one_reward": bool, "examples": [...]}. `held_out` says which turns every stage predicted: {"turns",
+        "earlier_turn", "too_long", "prompt_tokens"}, see `held_out_turns`; null for evaluations of an older version.
         `stages` in the order base, cpt, sft, rl. `paired` compares the RL reward of two stages on the same prompts,
-        each {"after", "before", "mean", "standard_error", "n"}. `examples` are the first three of the last stage.
+        each {"after", "before", "mean", "standard_error", "n"}; `one_reward` is false where settings of the reward
+        changed between evaluations, and their means do not compare. `examples` are the first three of the last stage.
 
     Raises:
         RequestError: `run_dir` is no run directory.
@@ -71,6 +72,7 @@ def build(run_dir: str | Path) -> dict[str, Any]:
         "baselines": _read_json(baselines) if baselines.exists() else {},
         "held_out": last.get("held_out"),
         "paired": _paired(evaluations),
+        "one_reward": len({_reward_settings(e) for e in evaluations if e["reward"] is not None}) <= 1,
         "examples": [{"stage": last["stage"], **example} for example in last["examples"][:EXAMPLES]],
     }
 
@@ -129,14 +131,20 @@ def _stage(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _paired(evaluations: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each stage that has per-prompt rewards against the one before it; prompts are the same and in the same order."""
+    """Each stage that has per-prompt rewards against the one before it; prompts are the same and in the same order.
+    Rewards of other settings, as after `stage=rl overwrite=true reward.key=value`, are not compared."""
     rewarded = [e for e in evaluations if e["reward"] is not None and e["reward"].get("per_prompt")]
     compared = []
     for before, after in pairwise(rewarded):
         rewards = after["reward"]["per_prompt"], before["reward"]["per_prompt"]
-        if len(rewards[0]) == len(rewards[1]):
+        if len(rewards[0]) == len(rewards[1]) and _reward_settings(before) == _reward_settings(after):
             compared.append({"after": after["stage"], "before": before["stage"], **paired_difference(*rewards)})
     return compared
+
+
+def _reward_settings(evaluation: Mapping[str, Any]) -> str | None:
+    """A hash of the settings of its reward; None where it has none, or is of a version that did not write it."""
+    return (evaluation["reward"] or {}).get("settings_sha256")
 
 
 def _table(report: Mapping[str, Any]) -> Table:
@@ -189,6 +197,11 @@ def _notes(report: Mapping[str, Any]) -> list[Text]:
         notes.append(
             f"RL reward (0 to 25): {prompts} sampled at temperature 1, mean and standard error over prompts; in "
             "brackets the greedy answers to the same prompts."
+        )
+    if not report["one_reward"]:
+        notes.append(
+            "The stages were rewarded by different settings of reward: their RL rewards do not compare; stage=eval "
+            "resume=true evaluates all by the present ones."
         )
     for pair in report["paired"]:
         difference = f"{pair['mean']:+.2f} ± {_number(pair['standard_error'], '{:.2f}')}"

@@ -44,7 +44,7 @@ def validate_rollout(config: Config) -> None:
         if getattr(rollout, key) != getattr(defaults, key) and rollout.engine not in engines:
             raise RequestError(
                 f"rl.rollout.{key} has no effect with rl.rollout.engine={rollout.engine}; it is for "
-                f"{' and '.join(engines)}; set rl.rollout.{key}={_written(getattr(defaults, key))}"
+                f"{' and '.join(engines)}; set rl.rollout.{key}={str(getattr(defaults, key)).lower()}"
             )
     if not uses_vllm(rollout):
         return
@@ -57,10 +57,6 @@ def validate_rollout(config: Config) -> None:
         _validate_server(config)
     else:
         _validate_colocate(config)
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _validate_correction(rollout: RolloutSettings) -> None:

@@ -19,19 +19,20 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.manifest import MANIFEST
-from agentworld.train.checkpoint import library_versions
+from agentworld.rewards.settings import JUDGED, RewardSettings
+from agentworld.train.checkpoint import library_versions, sha256_file, sha256_json
 from agentworld.train.compose import load_recipe, override_of, to_yaml
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import leaves
 
 LOCK = ".lock"
-FREE_KEYS = ("resume", "overwrite", "stage", "run.", "nproc", "cluster.")  # may differ between the starts of one run
 # How a batch falls into ranks and micro-batches may differ, too, where a run goes on; `resume` keeps it whole.
 LAYOUT_KEYS = ("engine.expert_parallel", "cpt.rows_per_device", "sft.rows_per_device", "rl.completions_per_device")
 LAYOUT_KEYS = (*LAYOUT_KEYS, "cpt.gradient_accumulation_steps", "sft.gradient_accumulation_steps")
@@ -46,6 +47,7 @@ FREE_KEYS = (
     "run.",
     "nproc",
     "cluster.",
+    *(f"{stage}.save_total_limit" for stage in ("cpt", "sft", "rl")),  # a full disk asks for fewer checkpoints
     *(f"reward.judge.{key}" for key in JUDGE_KEYS),
     "rl.rollout.server_",  # and so may the server that samples
     "rl.rollout.group_port",
@@ -77,6 +79,16 @@ def update_run_json(run_dir: Path, **fields: Any) -> None:
     path = run_dir / "run.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     write_json(path, {**known, **fields})
+
+
+def reward_sha256(reward: RewardSettings) -> str:
+    """Of what a reward depends on: its settings, those of a judge where one is asked, and the text of its verifiers,
+    not where they lie. Where the judge is served and how long it is waited for does not count."""
+    values = asdict(reward)
+    judge = {key: value for key, value in values["judge"].items() if not key.startswith(JUDGE_KEYS)}
+    values["judge"] = judge if reward.rubric in JUDGED else None
+    values["verifiers"] = [sha256_file(Path(path)) for path in reward.verifiers]
+    return sha256_json(values)
 
 
 def parent_of(name: str, config: Config, run_dir: Path) -> Path:

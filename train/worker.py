@@ -4,6 +4,7 @@ STAGE is base, cpt, sft, pilot, rl or evaluate:<stage>. Exit codes are the comma
 failed work, 2 a wrong request, 3 stopped by a signal after a checkpoint.
 """
 
+import errno
 import logging
 import os
 import sys
@@ -15,6 +16,8 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.train import launch, stop
 from agentworld.train.compose import load_recipe
 from agentworld.train.config import Config
+
+FULL = (errno.ENOSPC, errno.EDQUOT)  # of a disk or a quota: nothing in the code to look for
 
 
 def main(arguments: list[str]) -> int:
@@ -32,9 +35,16 @@ def main(arguments: list[str]) -> int:
         say(f"error: {error}")
         return 2 if isinstance(error, RequestError) else 1
     except Exception as error:  # the last frame: anything else is a defect, kept whole in a file
-        defect.write_text(traceback.format_exc())
+        if isinstance(error, OSError) and error.errno in FULL:
+            say(f"error: {run_dir}: {os.strerror(error.errno)}; free space, and start again with resume=true")
+            return 1
         first_line = (str(error).splitlines() or [""])[0]
-        say(f"error: {type(error).__name__}: {first_line} (traceback in {defect})")
+        try:
+            defect.write_text(traceback.format_exc())
+            kept = f"traceback in {defect}"
+        except OSError as unwritten:
+            kept = f"no traceback: {unwritten}"
+        say(f"error: {type(error).__name__}: {first_line} ({kept})")
         if os.environ.get("AGENTWORLD_DEBUG") == "1":
             traceback.print_exc()
         return 1
