@@ -20,7 +20,7 @@ from agentworld.data.render import Renderer
 from agentworld.data.rows import Prompt, write_prompts
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.rewards import completions, hybrid
+from agentworld.rewards import completions, hybrid, turn_verifiers
 from agentworld.rewards.judge import Outcome, Verdict
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.settings import RewardSettings
@@ -284,7 +284,7 @@ def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(
     prepared.config.reward.verifiers = ["verifiers.jsonl"]
     for truth in (TEXTS[0], "of other data"):
         known = TurnVerifiers([TurnVerifier("t0#0", truth_hash(truth), "long_context", "")])
-        monkeypatch.setattr(pipeline, "load", lambda paths, known=known: known)
+        monkeypatch.setattr(turn_verifiers, "read", lambda paths, known=known: known)
         if truth == TEXTS[0]:
             pipeline._require_prompts(prepared.config, prepared.run)
             assert "1 of 7 turns have a synthesised verifier" in capsys.readouterr().out

@@ -227,7 +227,8 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
         prompt_stream.require_domains(config.rl.domain_weights, domains, config.rl.prompts_per_rollout)
     if config.reward.verifiers:
         turns = pq.read_table(path, columns=["prompt", "observation"]).to_pydict()
-        covered = load(config.reward.verifiers).coverage(zip(turns["prompt"], turns["observation"], strict=True))
+        verifiers = turn_verifiers.read(config.reward.verifiers)
+        covered = verifiers.coverage(zip(turns["prompt"], turns["observation"], strict=True))
         _say(f"RL prompts    {covered}")
 
 
