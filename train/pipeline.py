@@ -128,6 +128,8 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
         ContentError: an export that was finished is damaged.
     """
     if step == PILOT:
+        if _is_exported(config, run_dir, "rl"):  # it has served its purpose, whatever has changed since
+            return True
         return pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
     stage = step.removeprefix(EVALUATE)
     weights = _weights(config, run_dir, stage)
