@@ -1,95 +1,28 @@
-"""The pilot of RL: which groups are dropped, what a stop leaves, and that RL trains on the rest.
+"""The pilot of RL: what is sampled and kept, what a stop and a judge's failures leave, and what RL reads of it.
 
 The model is replaced by a list of answers where a model of a few steps would only give broken forms; the rest is the
 real pilot.
 """
 
 import json
-from pathlib import Path
-from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
 import torch
 from datasets import Dataset
-from small_run import completions_of, metrics, reopened
 
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.data.rows import Prompt, write_prompts
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.rewards import completions, hybrid
+from agentworld.rewards import completions
 from agentworld.rewards.judge import Panel, Verdict
 from agentworld.rewards.rubric import RubricScores
-from agentworld.rewards.settings import RewardSettings
 from agentworld.train import cli, generation, pilot, pilot_groups, rl, stage
 from agentworld.train.compose import compose
-from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
-
-DEFAULT = hybrid.ends_of_scale(RewardSettings(), "terminal")
-HEAVY = hybrid.ends_of_scale(RewardSettings(domain_rule_weights={"terminal": 0.4}), "terminal")
-
-
-def test_the_scale_ends_where_the_reward_does() -> None:
-    """Held against the reward itself: of the truth, and of an answer without a right word."""
-    assert DEFAULT == {False: (5.0, 25.0), True: (4.5, 25.0)}
-    assert HEAVY == {False: (5.0, 25.0), True: (3.0, 25.0)}
-    truth, action = "user@box:~$ cat a\nb\n", "cat a"
-    for settings, ends in ((RewardSettings(), DEFAULT), (RewardSettings(domain_rule_weights={"terminal": 0.4}), HEAVY)):
-        context = hybrid.Context("terminal")
-        for exact in (True, False):
-            for text, end in (("", 0), (truth, 1)):
-                prediction = hybrid.Prediction(text, None, True, True, text)
-                got = hybrid.reward(prediction, truth, action, exact, settings, context=context)
-                assert got.total == pytest.approx(ends[got.rule is not None][end])
-            assert (got.rule is not None) == exact
-
-
-@pytest.mark.parametrize(
-    ("rewards", "rule", "kind"),
-    [
-        ([25.0, 25.0, 25.0], 25.0, "solved"),
-        ([25.0, 25.0, 24.9], 25.0, "mixed"),
-        ([25.0, 25.0], None, "solved"),
-        ([4.5, 4.5], 0.0, "hopeless"),
-        ([4.5, 4.6], 0.0, "mixed"),
-        ([5.0, 5.0], None, "hopeless"),
-        ([5.0, 5.1], None, "mixed"),
-        ([5.0, 5.0], 0.0, "mixed"),  # with a rule 4.5 is the bottom
-        ([0.0, 0.0], None, "hopeless"),
-        ([0.0, 4.5], 0.0, "mixed"),  # right form against broken form is learnt
-        ([0.0, 25.0], None, "mixed"),
-        ([14.0, 14.0], None, "mixed"),
-        ([None, 25.0], 25.0, "unjudged"),
-        ([None, None], None, "unjudged"),
-        ([None, 25.0, 25.0], 25.0, "solved"),
-    ],
-)
-def test_a_group_is_dropped_at_the_ends_of_the_scale_only(rewards, rule, kind) -> None:
-    rows = [{"prompt": "t#0", "domain": "terminal", "reward": reward, "rule": rule} for reward in rewards]
-    assert pilot_groups.group_of(rows, DEFAULT).kind == kind
-
-
-def test_the_bottom_follows_the_weights_of_the_domain() -> None:
-    rows = [{"prompt": "t#0", "domain": "terminal", "reward": 3.0, "rule": 0.0}] * 2
-    assert pilot_groups.group_of(rows, HEAVY).kind == "hopeless"
-
-
-def test_the_report_counts_by_domain_and_drops_what_the_recipe_says() -> None:
-    found = [("a", "swe", "solved", (25.0, 25.0)), ("b", "swe", "mixed", (5.0, 15.0)), ("c", "mcp", "hopeless", (0, 0))]
-    groups = [pilot_groups.Group(*one) for one in (*found, ("d", "mcp", "unjudged", ()))]
-    report = pilot_groups.summary(groups, {}, ["solved", "hopeless"], parts=2)
-    counts = {"given": 2, "solved": 1, "hopeless": 0, "mixed": 1, "unjudged": 0, "kept": 1, "mean_reward": 17.5}
-    assert report["domains"]["swe"] == counts
-    assert report["domains"]["mcp"]["unjudged"] == report["domains"]["mcp"]["kept"] == 1
-    assert report["total"]["kept"] == 2 and report["total"]["mean_reward"] == pytest.approx((25 + 10 + 0) / 3)
-    assert report["dropped"] == {"solved": ["a"], "hopeless": ["c"]}
-    kept = pilot_groups.summary(groups, {}, ["solved"], parts=2)
-    assert kept["total"]["kept"] == 3 and kept["dropped"] == {"solved": ["a"]}
-
 
 PROMPTS = 7
 SETTINGS = ["recipe=smoke", "rl.pilot_completions=3", "eval.batch_size=2", "rl.prompts_per_rollout=2"]
@@ -393,61 +326,3 @@ def test_reference_reward_reads_the_answers_of_the_pilot_and_says_which_part_lac
 def test_a_stream_that_holds_a_prompt_repeatedly_counts_its_verifier_once() -> None:
     stream = Dataset.from_dict({"prompt": ["a", "b", "a", "a"], "observation": ["x", "y", "x", "x"]})
     assert rl.coverage(SimpleNamespace(coverage=list), stream) == [("a", "x"), ("b", "y")]
-
-
-PROGRAM = """
-import sys
-import torch
-from agentworld.train import worker
-worker.quiet_libraries()
-from agentworld.data.render import Renderer
-from agentworld.train.generation import Generator
-from agentworld.train.gspo import GspoTrainer
-def drawn(renderer, count):
-    words = ("apple", "river", "quartz", "salt")
-    texts = [" ".join(words[i] for i in torch.randint(4, (2,)).tolist()) for _ in range(count)]
-    tags = [f"<predicted_observation>{text}</predicted_observation>" for text in texts]
-    return [[*renderer.encode(text), renderer.end_id] for text in tags]
-def in_the_pilot(self, prompts, *_):
-    answers = drawn(self.renderer, len(prompts))
-    return [ids[:-1] if len(prompt) % 2 else ids for prompt, ids in zip(prompts, answers)]
-Generator._generate = in_the_pilot
-GspoTrainer._generate_single_turn = lambda self, ids, *_: (drawn(Renderer(self.processing_class), len(ids)), None)
-sys.exit(worker.main(sys.argv[1:]))
-"""
-
-
-def test_rl_trains_on_what_the_pilot_leaves_in_the_order_that_the_weights_draw(chain, tmp_path: Path) -> None:
-    """Two ranks; prompts of an odd number of tokens are answered without an end, so that their groups are hopeless."""
-    settings = {"pilot_completions": 2, "domain_weights": {"terminal": 1.0}, "max_steps": 6}
-    run = reopened(chain, tmp_path, "pilot", "rl", rl=settings, eval={"batch_size": 3})
-    environment = {"DS_ACCELERATOR": "cpu"}
-    for step in ("pilot", "rl"):
-        assert launch(["-c", PROGRAM, str(run), step], 2, run / "rl", environment).code == 0, step
-    prompts = pq.read_table(run / "data" / "prompts" / "rl.parquet").to_pylist()
-    odd = {row["prompt"] for row in prompts if len(row["prompt_ids"]) % 2}
-    report = json.loads((run / "rl" / "pilot" / "report.json").read_text())
-    assert set(report["dropped"]["hopeless"]) == odd and 0 < len(odd) < len(prompts)
-    assert report["total"]["given"] == len(prompts)
-    sampled = completions_of(run)
-    assert len(sampled) == 3 * 8 and not {row["prompt"] for row in sampled} & odd
-    order = [row["prompt"] for row in sampled[::4]]
-    assert len(set(order)) == 6, "three rollouts of two prompts, none twice before all others"
-    logged = [row for row in metrics(run / "rl") if "domain/terminal/reward" in row]
-    assert [row["step"] for row in logged] == [1, 3, 5], "the first steps of the rollouts"
-    for row in logged:
-        mine = [one for one in sampled if one["step"] == row["step"] - 1]
-        for part in ("reward", "rubric", "rule"):
-            values = [one[part] for one in mine if one[part] is not None]
-            assert row[f"domain/terminal/{part}"] == pytest.approx(fmean(values), abs=1e-4), part
-        for name in completions.DIMENSIONS:
-            assert row[f"domain/terminal/{name}"] == pytest.approx(fmean(one["scores"][name] for one in mine), abs=1e-4)
-        assert row["reward_std"] == pytest.approx(stdev(one["reward"] for one in mine), abs=1e-3)
-        groups = [[one["reward"] for one in mine[first : first + 4]] for first in (0, 4)]
-        assert row["frac_reward_zero_std"] == sum(len(set(group)) == 1 for group in groups) / 2
-        lengths = [one["sampled_tokens"] for one in mine]
-        assert row["completions/mean_length"] == pytest.approx(fmean(lengths), abs=1e-4)
-        assert (row["completions/clipped_ratio"], row["completions/kept_ratio"]) == (0.0, 1.0)
-    facts = json.loads((run / "rl" / "prompts.json").read_text())
-    kept = len(prompts) - len(odd)
-    assert facts == {"prompts": kept, "domains": {"terminal": {"prompts": kept, "drawn": 6, "share": 1.0}}}
