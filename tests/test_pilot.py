@@ -1,19 +1,16 @@
-"""The pilot of RL: which groups are dropped, what a stop leaves, and that RL trains on the rest.
+"""The pilot of RL: what is sampled and kept, what a stop and a judge's failures leave, and what RL reads of it.
 
 The model is replaced by a list of answers where a model of a few steps would only give broken forms; the rest is the
 real pilot.
 """
 
-import errno
 import json
-from pathlib import Path
-from statistics import fmean, stdev
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 from datasets import Dataset
-from small_run import completions_of, metrics, reopened
 
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
@@ -21,78 +18,12 @@ from agentworld.data.rows import Prompt, write_prompts
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.rewards import completions, hybrid, turn_verifiers
-from agentworld.rewards.judge import Outcome, Verdict
+from agentworld.rewards.judge import Outcome, Panel, Verdict
 from agentworld.rewards.rubric import RubricScores
-from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.turn_verifiers import TurnVerifier, TurnVerifiers, truth_hash
-from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl, worker
+from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl, stage
 from agentworld.train.compose import compose
-from agentworld.train.launch import launch
 from agentworld.train.stop import StoppedError
-
-DEFAULT = hybrid.ends_of_scale(RewardSettings(), "terminal")
-HEAVY = hybrid.ends_of_scale(RewardSettings(domain_rule_weights={"terminal": 0.4}), "terminal")
-
-
-def test_the_scale_ends_where_the_reward_does() -> None:
-    """Held against the reward itself: of the truth, and of an answer without a right word."""
-    assert DEFAULT == {False: (5.0, 25.0), True: (4.5, 25.0)}
-    assert HEAVY == {False: (5.0, 25.0), True: (3.0, 25.0)}
-    truth, action = "user@box:~$ cat a\nb\n", "cat a"
-    for settings, ends in ((RewardSettings(), DEFAULT), (RewardSettings(domain_rule_weights={"terminal": 0.4}), HEAVY)):
-        context = hybrid.Context("terminal")
-        for exact in (True, False):
-            for text, end in (("", 0), (truth, 1)):
-                prediction = hybrid.Prediction(text, None, True, True, text)
-                got = hybrid.reward(prediction, truth, action, exact, settings, context=context)
-                assert got.total == pytest.approx(ends[got.rule is not None][end])
-            assert (got.rule is not None) == exact
-
-
-@pytest.mark.parametrize(
-    ("rewards", "rule", "kind"),
-    [
-        ([25.0, 25.0, 25.0], 25.0, "solved"),
-        ([25.0, 25.0, 24.9], 25.0, "mixed"),
-        ([25.0, 25.0], None, "solved"),
-        ([4.5, 4.5], 0.0, "hopeless"),
-        ([4.5, 4.6], 0.0, "mixed"),
-        ([5.0, 5.0], None, "hopeless"),
-        ([5.0, 5.1], None, "mixed"),
-        ([5.0, 5.0], 0.0, "mixed"),  # with a rule 4.5 is the bottom
-        ([0.0, 0.0], None, "hopeless"),
-        ([0.0, 4.5], 0.0, "mixed"),  # right form against broken form is learnt
-        ([0.0, 25.0], None, "mixed"),
-        ([14.0, 14.0], None, "mixed"),
-        ([None, 25.0], 25.0, "unjudged"),
-        ([None, None], None, "unjudged"),
-        ([None, 25.0, 25.0], 25.0, "solved"),
-        ([None, 4.5, 4.5], 0.0, "hopeless"),
-        ([None, 0.0, 0.0], None, "unjudged"),  # two broken forms, and an answer of right form that no judge saw
-    ],
-)
-def test_a_group_is_dropped_at_the_ends_of_the_scale_only(rewards, rule, kind) -> None:
-    rows = [{"prompt": "t#0", "domain": "terminal", "reward": reward, "rule": rule} for reward in rewards]
-    assert pilot_groups.group_of(rows, DEFAULT).kind == kind
-
-
-def test_the_bottom_follows_the_weights_of_the_domain() -> None:
-    rows = [{"prompt": "t#0", "domain": "terminal", "reward": 3.0, "rule": 0.0}] * 2
-    assert pilot_groups.group_of(rows, HEAVY).kind == "hopeless"
-
-
-def test_the_report_counts_by_domain_and_drops_what_the_recipe_says() -> None:
-    found = [("a", "swe", "solved", (25.0, 25.0)), ("b", "swe", "mixed", (5.0, 15.0)), ("c", "mcp", "hopeless", (0, 0))]
-    groups = [pilot_groups.Group(*one) for one in (*found, ("d", "mcp", "unjudged", ()))]
-    report = pilot_groups.summary(groups, {"dropped": ["solved", "hopeless"]})
-    counts = {"given": 2, "solved": 1, "hopeless": 0, "mixed": 1, "unjudged": 0, "kept": 1, "mean_reward": 17.5}
-    assert report["domains"]["swe"] == counts
-    assert report["domains"]["mcp"]["unjudged"] == report["domains"]["mcp"]["kept"] == 1
-    assert report["total"]["kept"] == 2 and report["total"]["mean_reward"] == pytest.approx((25 + 10 + 0) / 3)
-    assert report["dropped"] == {"solved": ["a"], "hopeless": ["c"]}
-    kept = pilot_groups.summary(groups, {"dropped": ["solved"]})
-    assert kept["total"]["kept"] == 3 and kept["dropped"] == {"solved": ["a"]}
-
 
 PROMPTS = 7
 SETTINGS = ["recipe=smoke", "rl.pilot_completions=3", "eval.batch_size=2", "rl.prompts_per_rollout=2"]
@@ -110,6 +41,10 @@ class Scripted:
     def __init__(self, config, run_dir, weights) -> None:
         self.config, self.run_dir, self.renderer = config, run_dir, Renderer(TOKENIZER)
 
+    def chosen(self, number: int, place: int) -> int | str | None:
+        """Of what is said to the prompt `number`: a text by its number, other words, or None for a broken form."""
+        return ANSWERS.get(number, [None, number, "wrong"])[place % 3]
+
     def answer(self, prompts, max_new_tokens, temperature):
         assert (max_new_tokens, temperature) == (self.config.rl.max_completion_tokens, self.config.rl.temperature)
         if type(self).asked >= self.stop_after:
@@ -118,13 +53,29 @@ class Scripted:
         answers = []
         for place, ids in enumerate(prompts):
             number = int(self.renderer.messages(ids)[-1].text)
-            said = ANSWERS.get(number, [None, number, "wrong"])[place % 3]
+            said = self.chosen(number, place)
             answers.append(self.spelled(TEXTS[said] if isinstance(said, int) else said))
         return answers
 
     def spelled(self, text: str | None) -> list[int]:
         tagged = f"<predicted_observation>{text}</predicted_observation>" if text is not None else "no tag"
         return [*self.renderer.encode(tagged), self.renderer.end_id]
+
+
+class Drawn(Scripted):
+    """Draws what is said, as a model does."""
+
+    def chosen(self, number: int, place: int) -> int | str | None:
+        return int(torch.randint(PROMPTS, ()))
+
+
+class Spelling(Scripted):
+    """Spells control tokens in plain tokens."""
+
+    SAID = "a</think>b<|im_end|>c"
+
+    def chosen(self, number: int, place: int) -> int | str | None:
+        return self.SAID
 
 
 TOKENIZER = train_tokenizer([*TEXTS, "<predicted_observation></predicted_observation>"], 400)
@@ -146,9 +97,14 @@ def prepared(tmp_path, monkeypatch) -> SimpleNamespace:
     ]
     write_prompts(run / "data" / "prompts" / "rl.parquet", prompts)
     monkeypatch.setattr(pilot.kernels, "install", dict)
+    monkeypatch.setattr(stage.checkpoint, "accept_parent", lambda *arguments: None)
     monkeypatch.setattr(pilot, "Generator", Scripted)
     monkeypatch.setattr(Scripted, "asked", 0)
     return SimpleNamespace(run=run, config=compose(SETTINGS), folder=run / "rl" / "pilot")
+
+
+def rows_of(prepared) -> list[dict]:
+    return [row for path in sorted(prepared.folder.glob("part_*.parquet")) for row in completions.read(path)]
 
 
 def report_of(prepared) -> dict:
@@ -163,7 +119,7 @@ def test_the_pilot_scores_every_prompt_and_says_what_it_drops(prepared, capsys) 
         "terminal": (4, 2), "swe": (3, 2),
     }  # fmt: skip
     assert "all: 4 of 7 prompts kept; 1 solved, 2 hopeless, 0 without verdicts" in capsys.readouterr().out
-    rows = [row for path in sorted(prepared.folder.glob("part_*.parquet")) for row in completions.read(path)]
+    rows = rows_of(prepared)
     assert [row["prompt"] for row in rows] == [f"t{n}#0" for n in range(PROMPTS) for _ in range(3)]
     assert all(row["truth"] == TEXTS[int(row["action"])] and row["reason"] for row in rows)
     mean = sum(row["reward"] for row in rows) / len(rows)
@@ -189,14 +145,66 @@ def test_a_stopped_pilot_goes_on_with_the_parts_that_are_missing(prepared, monke
     assert Scripted.asked == PROMPTS * 3, "what is whole is not sampled again"
 
 
-@pytest.mark.parametrize("change", ["hand-off", "recipe"])
-def test_completions_of_another_start_or_recipe_do_not_count(prepared, change) -> None:
+def test_a_resumed_pilot_finds_what_it_would_have_found(prepared, monkeypatch) -> None:
+    """What is drawn depends on the part, not on what this process has drawn before."""
+    monkeypatch.setattr(pilot, "Generator", Drawn)
+    pilot.run(prepared.config, prepared.run)
+    straight = rows_of(prepared)
+    assert len({row["completion"] for row in straight}) > 3 and straight[:6] != straight[6:12]
+    (prepared.folder / "report.json").unlink()
+    (prepared.folder / "part_00002.parquet").unlink()
+    (prepared.folder / "part_00001.parquet").unlink()
+    pilot.run(prepared.config, prepared.run)
+    assert rows_of(prepared) == straight
+
+
+def test_a_resume_with_another_batch_keeps_what_is_whole(prepared) -> None:
+    """A smaller eval.batch_size is how one goes on after memory ran out."""
+    pilot.run(prepared.config, prepared.run)
+    (prepared.folder / "report.json").unlink()
+    (prepared.folder / "part_00001.parquet").unlink()
+    prepared.config.eval.batch_size = 1
+    pilot.run(prepared.config, prepared.run)
+    assert Scripted.asked == (PROMPTS + 2) * 3 and report_of(prepared)["parts"] == 4
+    assert [row["prompt"] for row in rows_of(prepared)] == [f"t{n}#0" for n in range(PROMPTS) for _ in range(3)]
+
+
+def test_a_start_that_rl_would_refuse_is_refused_before_anything_is_sampled(prepared, monkeypatch) -> None:
+    asked = []
+
+    def refuse(*arguments):
+        asked.append(arguments)
+        raise ContentError("made by stage rl")
+
+    monkeypatch.setattr(stage.checkpoint, "accept_parent", refuse)
+    with pytest.raises(ContentError, match="made by stage rl"):
+        pilot.run(prepared.config, prepared.run)
+    parent, tokenizer = prepared.run / "sft" / "export", prepared.run / "data" / "tokenizer"
+    assert asked == [(parent, "rl", tokenizer, stage.architecture_to_check(prepared.config))] and Scripted.asked == 0
+
+
+def test_control_strings_that_were_spelled_stay_text_in_the_reference_answer(prepared, monkeypatch) -> None:
+    monkeypatch.setattr(pilot, "Generator", Spelling)
+    prepared.config.rl.drop_hopeless = False
+    pilot.run(prepared.config, prepared.run)
+    assert set(pilot.reference_answers(prepared.run).values()) == {Spelling.SAID}
+
+
+@pytest.mark.parametrize("change", ["hand-off", "recipe", "verifier"])
+def test_completions_of_another_start_or_recipe_do_not_count(prepared, change, monkeypatch) -> None:
+    verifiers = prepared.run / "verifiers.jsonl"
+    if change == "verifier":
+        verifiers.write_text("old")
+        prepared.config.reward.verifiers = [str(verifiers)]
+        monkeypatch.setattr(generation, "load", lambda paths: None)
     pilot.run(prepared.config, prepared.run)
     parent = prepared.run / "sft" / "export"
     if change == "hand-off":
         (parent / "handoff.json").write_text('{"step": 2}')
-    else:
+    elif change == "recipe":
         prepared.config.reward.guards = "zero"
+    else:
+        verifiers.write_text("new")
     assert not pilot_groups.is_done(prepared.config, prepared.run, parent)
     pilot.run(prepared.config, prepared.run)
     assert Scripted.asked == 2 * PROMPTS * 3 and pilot_groups.is_done(prepared.config, prepared.run, parent)
@@ -210,35 +218,66 @@ def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None
         pilot.run(prepared.config, prepared.run)
     assert report_of(prepared)["total"]["kept"] == 4, "what was found can be looked at"
     prepared.config.rl.drop_hopeless = False
+    assert not pilot_groups.is_done(prepared.config, prepared.run, prepared.run / "sft" / "export")
     pilot.run(prepared.config, prepared.run)
+    assert Scripted.asked == PROMPTS * 3, "another drop_* makes another report of the same completions"
     assert pilot_groups.dropped_prompts(prepared.config, prepared.run) == {"t0#0"}
 
 
-def test_failed_judgements_leave_their_groups_and_too_many_stop_the_pilot(prepared, monkeypatch) -> None:
-    real, lost = generation.Rewarder.outcomes, {"t0#0": 2, "t3#0": 1}
-    good = Verdict(RubricScores(5, 5, 5, 5, 5), "")
+class Judge:
+    """Answers in the panel's place; on the completions of `lost` (prompt: how many) it fails."""
 
-    def failing(rewarder, keys, items):
-        left = dict(lost)
-        outcomes = real(rewarder, keys, items)
-        for place, item in enumerate(items):
-            key = f"t{item.action}#0"
-            outcomes[place] = Outcome(outcomes[place].reward, good)
-            if left.get(key):
-                left[key] -= 1
-                outcomes[place] = Outcome(None, Verdict(None, "m: HTTP 500"))
-        return outcomes
+    def __init__(self, prepared, monkeypatch, lost: dict[str, int]) -> None:
+        self.lost, self.asked, reward = lost, 0, prepared.config.reward
+        reward.rubric, reward.judge.base_url, reward.judge.model = "judge", "http://127.0.0.1:1/v1", "m"
+        monkeypatch.setattr(Panel, "judge", lambda panel, cases: [self.verdict(case) for case in cases])
 
-    monkeypatch.setattr(generation.Rewarder, "outcomes", failing)
-    prepared.config.reward.judge.failed_limit = 0.1
-    with pytest.raises(ContentError, match=r"the judge failed on 2 of 6 .*failed_limit=0\.1 of 8;"):
-        pilot.run(prepared.config, prepared.run)
-    assert not list(prepared.folder.glob("part_*")), "a resume asks again"
-    # 2 of the 6 of the first part, but of a rollout's 8 no more than the limit; then 1 of 6, which come last.
-    prepared.config.reward.judge.failed_limit = 0.25
+    def verdict(self, case) -> Verdict:
+        self.asked += 1
+        number = case.messages[-1].text
+        if self.lost.get(number):
+            self.lost[number] -= 1
+            return Verdict(None, "m: HTTP 500")
+        return Verdict(RubricScores(*[5.0 if case.prediction == case.truth else 1.0] * 5), "")
+
+
+@pytest.mark.parametrize("on_failure", ["leave_out", "zero"])
+def test_a_few_failed_judgements_leave_their_groups(prepared, monkeypatch, on_failure) -> None:
+    """Two of a part of six fail, of 12 that a rollout has: that is no outage, and nobody knows what the group is."""
+    prepared.config.reward.judge.on_failure, prepared.config.rl.num_generations = on_failure, 6
+    Judge(prepared, monkeypatch, {"0": 2})
     pilot.run(prepared.config, prepared.run)
     report = report_of(prepared)
-    assert report["dropped"]["solved"] == [] and report["total"]["unjudged"] == 1 and report["total"]["kept"] == 5
+    assert report["dropped"] == {"solved": [], "hopeless": ["t1#0", "t2#0"]}
+    assert report["total"]["unjudged"] == 1 and report["total"]["kept"] == 5
+    prepared.config.reward.judge.on_failure = "leave_out" if on_failure == "zero" else "zero"
+    assert pilot_groups.is_done(prepared.config, prepared.run, prepared.run / "sft" / "export"), "RL's, not the pilot's"
+
+
+@pytest.mark.parametrize(("on_failure", "noticed_within"), [("leave_out", 6), ("zero", 6), ("leave_out", 1000)])
+def test_a_judge_that_is_out_stops_the_pilot_and_a_resume_asks_again(
+    prepared, monkeypatch, on_failure, noticed_within
+) -> None:
+    prepared.config.reward.judge.on_failure = on_failure
+    prepared.config.rl.prompts_per_rollout, prepared.config.rl.num_generations = 2, noticed_within // 2
+    judge = Judge(prepared, monkeypatch, {"3": 9, "4": 9, "5": 9})
+    with pytest.raises(ContentError, match=r"the judge failed on \d of \d+ .*failed_limit=0\.2.*resume=true"):
+        pilot.run(prepared.config, prepared.run)
+    names = {path.name for path in prepared.folder.glob("part_*")}
+    early = noticed_within == 6
+    assert names == {"part_00000.parquet"} | (set() if early else {"part_00003.parquet"}), "whole, without failures"
+    assert judge.asked == (12 if early else 14), "parts that follow are not sampled"
+    judge.lost.clear()
+    prepared.config.rl.prompts_per_rollout = 2
+    pilot.run(prepared.config, prepared.run)
+    assert report_of(prepared)["dropped"] == {"solved": ["t0#0"], "hopeless": ["t1#0", "t2#0"]}
+
+
+def test_more_failures_than_the_limit_can_be_accepted(prepared, monkeypatch) -> None:
+    prepared.config.reward.judge.failed_limit = 1.0
+    Judge(prepared, monkeypatch, {"0": 3, "3": 9})
+    pilot.run(prepared.config, prepared.run)
+    assert report_of(prepared)["total"]["unjudged"] == 2, "of prompt 3 one is of broken form, and alone has a reward"
 
 
 def test_a_dead_judge_stops_the_pilot_and_an_evaluation_whatever_a_failure_scores(prepared, monkeypatch) -> None:
@@ -260,24 +299,6 @@ def test_a_dead_judge_stops_the_pilot_and_an_evaluation_whatever_a_failure_score
     assert report_of(prepared)["dropped"] == {"solved": [], "hopeless": ["t2#0"]}, "the one with broken forms alone"
 
 
-def test_a_full_disk_is_one_line_without_a_traceback(prepared, monkeypatch, capsys) -> None:
-    """The traceback could not be written either."""
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "Error writing bytes to file")
-
-    for name, function in (("stop.install", lambda: None), ("launch.die_with_parent", lambda: None)):
-        monkeypatch.setattr(f"agentworld.train.{name}", function)
-    monkeypatch.setattr(worker, "load_recipe", lambda run_dir: None)
-    monkeypatch.setattr(worker, "run_stage", full)
-    assert worker.main([str(prepared.run), "pilot"]) == 1
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "No space left on device; free space, and start again with resume=true" in error
-    monkeypatch.setattr(worker, "run_stage", lambda *_: {}["a defect"])
-    assert worker.main([str(prepared.run / "gone"), "pilot"]) == 1, "an unwritable traceback hides no defect"
-    assert "KeyError: 'a defect' (no traceback: [Errno 2]" in capsys.readouterr().err
-
-
 def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(prepared, monkeypatch, capsys) -> None:
     """RL asks again when it starts, which is after CPT, SFT and the pilot."""
     (prepared.run / "data" / "report.json").write_text('{"rl": {"kept": 7}}')
@@ -295,81 +316,48 @@ def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(
 
 def test_rl_reads_the_kept_prompts_with_a_reference_answer_in_the_order_of_the_weights(prepared) -> None:
     config, rl_folder = prepared.config, prepared.run / "rl"
-    stage = SimpleNamespace(
+    before_rl = SimpleNamespace(
         config=config, run_dir=prepared.run, parent=prepared.run / "sft" / "export", directory=rl_folder
     )
     rows = pq.read_table(prepared.run / "data" / "prompts" / "rl.parquet", columns=list(rl.COLUMNS)).to_pylist()
     given = Dataset.from_list(rows)
     with pytest.raises(ContentError, match=r"rl/pilot is no pilot of .*sft/export"):
-        rl.training_prompts(stage, config.rl, given)
+        rl.training_prompts(before_rl, config.rl, given)
     pilot.run(config, prepared.run)
-    kept = rl.training_prompts(stage, config.rl, given)
-    assert kept["prompt"][:] == [f"t{n}#0" for n in (3, 4, 5, 6)]
-    assert kept["reference_answer"][:] == [TEXTS[n] for n in (3, 4, 5, 6)]
+    kept = rl.training_prompts(before_rl, config.rl, given)
+    assert kept["prompt"][:] == [f"t{n}#0" for n in (3, 4, 5, 6)] and kept.column_names == list(rl.COLUMNS)
     config.rl.domain_weights, config.rl.max_steps = {"terminal": 1.0, "swe": 1.0}, 6
-    drawn = rl.training_prompts(stage, config.rl, given)
+    drawn = rl.training_prompts(before_rl, config.rl, given)
     assert len(drawn) == 6 * 2 and drawn["domain"][:].count("swe") == 6
     assert all(set(drawn["domain"][n : n + 2]) == {"terminal", "swe"} for n in range(0, 12, 2)), "every rollout"
     facts = json.loads((rl_folder / "prompts.json").read_text())
     half = {"prompts": 2, "drawn": 6, "share": 0.5}
     assert facts == {"prompts": 4, "domains": {"swe": half, "terminal": half}}
     config.rl.domain_weights, config.rl.pilot_completions = {}, 0
-    assert rl.training_prompts(stage, config.rl, given) is given
+    assert rl.training_prompts(before_rl, config.rl, given) is given
 
 
-PROGRAM = """
-import sys
-import torch
-from agentworld.train import worker
-worker.quiet_libraries()
-from agentworld.data.render import Renderer
-from agentworld.train.generation import Generator
-from agentworld.train.gspo import GspoTrainer
-def drawn(renderer, count):
-    words = ("apple", "river", "quartz", "salt")
-    texts = [" ".join(words[i] for i in torch.randint(4, (2,)).tolist()) for _ in range(count)]
-    tags = [f"<predicted_observation>{text}</predicted_observation>" for text in texts]
-    return [[*renderer.encode(text), renderer.end_id] for text in tags]
-def in_the_pilot(self, prompts, *_):
-    answers = drawn(self.renderer, len(prompts))
-    return [ids[:-1] if len(prompt) % 2 else ids for prompt, ids in zip(prompts, answers)]
-Generator._generate = in_the_pilot
-GspoTrainer._generate_single_turn = lambda self, ids, *_: (drawn(Renderer(self.processing_class), len(ids)), None)
-sys.exit(worker.main(sys.argv[1:]))
-"""
+def test_reference_reward_reads_the_answers_of_the_pilot_and_says_which_part_lacks(prepared, monkeypatch) -> None:
+    config = prepared.config
+    Judge(prepared, monkeypatch, {})
+    config.reward.rubric = "reference"
+    before_rl = SimpleNamespace(
+        config=config, run_dir=prepared.run, parent=prepared.run / "sft" / "export", directory=prepared.run / "rl"
+    )
+    rows = pq.read_table(prepared.run / "data" / "prompts" / "rl.parquet", columns=list(rl.COLUMNS)).to_pylist()
+    pilot.run(config, prepared.run)
+    kept = rl.training_prompts(before_rl, config.rl, Dataset.from_list(rows))
+    assert kept["reference_answer"][:] == [TEXTS[n] for n in (3, 4, 5, 6)]
+    (prepared.folder / "part_00003.parquet").unlink()
+    with pytest.raises(ContentError, match=r"part_00003\.parquet is not there, one of the 4 .*delete .*report\.json"):
+        rl.training_prompts(before_rl, config.rl, Dataset.from_list(rows))
+    (prepared.folder / "report.json").unlink()
+    asked = Scripted.asked
+    pilot.run(config, prepared.run)
+    assert Scripted.asked == asked + 3
+    assert rl.training_prompts(before_rl, config.rl, Dataset.from_list(rows))["reference_answer"][3] == TEXTS[6]
 
 
-def test_rl_trains_on_what_the_pilot_leaves_in_the_order_that_the_weights_draw(chain, tmp_path: Path) -> None:
-    """Two ranks; prompts of an odd number of tokens are answered without an end, so that their groups are hopeless."""
-    settings = {"pilot_completions": 2, "domain_weights": {"terminal": 1.0}, "max_steps": 6}
-    run = reopened(chain, tmp_path, "pilot", "rl", rl=settings, eval={"batch_size": 3})
-    environment = {"DS_ACCELERATOR": "cpu"}
-    for step in ("pilot", "rl"):
-        assert launch(["-c", PROGRAM, str(run), step], 2, run / "rl", environment).code == 0, step
-    prompts = pq.read_table(run / "data" / "prompts" / "rl.parquet").to_pylist()
-    odd = {row["prompt"] for row in prompts if len(row["prompt_ids"]) % 2}
-    report = json.loads((run / "rl" / "pilot" / "report.json").read_text())
-    assert set(report["dropped"]["hopeless"]) == odd and 0 < len(odd) < len(prompts)
-    assert report["total"]["given"] == len(prompts)
-    sampled = completions_of(run)
-    assert len(sampled) == 3 * 8 and not {row["prompt"] for row in sampled} & odd
-    order = [row["prompt"] for row in sampled[::4]]
-    assert len(set(order)) == 6, "three rollouts of two prompts, none twice before all others"
-    logged = [row for row in metrics(run / "rl") if "domain/terminal/reward" in row]
-    assert [row["step"] for row in logged] == [1, 3, 5], "the first steps of the rollouts"
-    for row in logged:
-        mine = [one for one in sampled if one["step"] == row["step"] - 1]
-        for part in ("reward", "rubric", "rule"):
-            values = [one[part] for one in mine if one[part] is not None]
-            assert row[f"domain/terminal/{part}"] == pytest.approx(fmean(values), abs=1e-4), part
-        for name in completions.DIMENSIONS:
-            assert row[f"domain/terminal/{name}"] == pytest.approx(fmean(one["scores"][name] for one in mine), abs=1e-4)
-        assert row["reward_std"] == pytest.approx(stdev(one["reward"] for one in mine), abs=1e-3)
-        groups = [[one["reward"] for one in mine[first : first + 4]] for first in (0, 4)]
-        assert row["frac_reward_zero_std"] == sum(len(set(group)) == 1 for group in groups) / 2
-        lengths = [one["sampled_tokens"] for one in mine]
-        assert row["completions/mean_length"] == pytest.approx(fmean(lengths), abs=1e-4)
-        assert (row["completions/clipped_ratio"], row["completions/kept_ratio"]) == (0.0, 1.0)
-    facts = json.loads((run / "rl" / "prompts.json").read_text())
-    kept = len(prompts) - len(odd)
-    assert facts == {"prompts": kept, "domains": {"terminal": {"prompts": kept, "drawn": 6, "share": 1.0}}}
+def test_a_stream_that_holds_a_prompt_repeatedly_counts_its_verifier_once() -> None:
+    stream = Dataset.from_dict({"prompt": ["a", "b", "a", "a"], "observation": ["x", "y", "x", "x"]})
+    assert rl.coverage(SimpleNamespace(coverage=list), stream) == [("a", "x"), ("b", "y")]

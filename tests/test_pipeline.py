@@ -46,7 +46,8 @@ class Workers:
         if step == "pilot":
             settings = pilot_groups.settings_of(compose(self.given), run_dir, run_dir / "sft" / "export")
             pilot_groups.directory(run_dir).mkdir(parents=True, exist_ok=True)
-            (pilot_groups.directory(run_dir) / "report.json").write_text(json.dumps({"settings": settings}))
+            report = {"settings": settings, "dropped": {"solved": [], "hopeless": []}}
+            (pilot_groups.directory(run_dir) / "report.json").write_text(json.dumps(report))
         elif step == stage:
             checkpoint.write_handoff(
                 export,
@@ -139,14 +140,38 @@ def test_the_pilot_comes_right_before_rl_and_is_done_once(workers, stopped_in, c
     assert run(workers, "rl.pilot_completions=4", "resume=true") == 0
     assert workers.steps == expected[expected.index(stopped_in) :]
     workers.steps.clear()
-    assert run(workers, "rl.pilot_completions=4", "stage=rl", "overwrite=true", "rl.learning_rate=1e-6") == 0
-    assert workers.steps == ["pilot", "rl", "evaluate:rl"]
-    # Verifiers may change under their path. RL that has begun must not go on with other prompts.
-    folder = next(path for path in workers.root.rglob("pilot") if path.is_dir() and path.parent.name == "rl")
-    (folder / "report.json").write_text(json.dumps({"settings": {"reward_sha256": "of other verifiers"}}))
-    (folder.parent / "checkpoints" / "checkpoint-2").mkdir(parents=True)
+    assert run(workers, "rl.pilot_completions=4", "resume=true", "eval.batch_size=8") == 0
+    (workers.root / "runs" / "a" / "rl" / "pilot" / "report.json").write_text('{"settings": {}, "dropped": {}}')
+    assert run(workers, "rl.pilot_completions=4", "resume=true") == 0
+    assert workers.steps == [], "RL is exported: another pilot would change nothing"
+
+
+@pytest.mark.parametrize(
+    ("given", "again"),
+    [
+        (["rl.learning_rate=1e-6", "rl.mini_batches=1"], []),
+        (["rl.drop_solved=false"], ["pilot"]),  # the report; test_pilot.py: nothing is sampled
+        (["rl.temperature=0.9"], ["pilot"]),
+    ],
+)
+def test_overwriting_rl_keeps_a_pilot_that_still_holds(workers, given, again):
+    workers.given = ["recipe=smoke", "rl.pilot_completions=4"]
+    assert run(workers, "rl.pilot_completions=4") == 0
+    workers.steps.clear()
+    assert run(workers, "rl.pilot_completions=4", "stage=rl", "overwrite=true", *given) == 0
+    assert workers.steps == [*again, "rl", "evaluate:rl"]
+
+
+def test_rl_that_has_begun_does_not_go_on_with_another_pilot(workers):
+    """Verifiers may change under their path; then the pilot would leave other prompts."""
+    workers.given = ["recipe=smoke", "rl.pilot_completions=4"]
+    workers.ending["rl"] = Outcome(3)
+    assert run(workers, "rl.pilot_completions=4") == 3
+    folder = workers.root / "runs" / "a" / "rl"
+    (folder / "pilot" / "report.json").write_text(json.dumps({"settings": {"reward_sha256": "other"}, "dropped": {}}))
+    (folder / "checkpoints" / "checkpoint-2").mkdir(parents=True)
     with pytest.raises(ContentError, match="RL has begun from it; put those files back, or start RL anew"):
-        run(workers, "rl.pilot_completions=4", "resume=true", "rl.learning_rate=1e-6")
+        run(workers, "rl.pilot_completions=4", "resume=true")
 
 
 def test_the_printed_command_keeps_the_overrides(workers, capsys):

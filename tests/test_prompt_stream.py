@@ -109,6 +109,8 @@ def test_weights_that_the_prompts_cannot_follow_are_refused(weights, said) -> No
     [
         ("rl.domain_weights={terminals:1}", r"rl\.domain_weights\.terminals: no such domain"),
         ("rl.domain_weights={terminal:-1}", r"rl\.domain_weights\.terminal=-1.0 must not be negative"),
+        ("rl.domain_weights={terminal:nan}", r"rl\.domain_weights\.terminal must be a finite number"),
+        ("rl.domain_weights={terminal:inf}", r"rl\.domain_weights\.terminal must be a finite number"),
         ("rl.domain_weights={terminal:0}", "all 0"),
         ("rl.pilot_completions=1", r"rl\.pilot_completions=1 .* at least 2"),
         ("reward=reference", r"set rl\.pilot_completions to at least 2"),

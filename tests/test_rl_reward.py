@@ -18,6 +18,8 @@ from agentworld.rewards.judge import Panel
 from agentworld.rewards.settings import JudgeSettings, RewardSettings
 from agentworld.train import cli, rl
 from agentworld.train.generation import reward_outside_rl
+from agentworld.train.resume import Resumption
+from agentworld.train.rl_reward import delete_abandoned
 
 ACTION = json.dumps([{"keystrokes": "cat a.txt\n", "duration": 0.1}])
 TRUTH = "cat a.txt\napple\nuser@box:~$ "
@@ -140,3 +142,23 @@ def test_an_evaluation_has_no_initial_answers_and_takes_the_reference_scorer() -
     )
     for rubric in ("reference_scorer", "judge", "turing"):
         assert reward_outside_rl(RewardSettings(rubric=rubric)) == RewardSettings(rubric=rubric)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "left"),
+    [
+        ("checkpoint-8", {"step_00000_rank_0.parquet", "step_00004_rank_7.parquet"}),  # between two rollouts
+        ("checkpoint-6", {"step_00000_rank_0.parquet", "step_00004_rank_7.parquet"}),  # that of step 4 is half used
+        ("checkpoint-4", {"step_00000_rank_0.parquet"}),
+        (None, set()),
+    ],
+)
+def test_completions_that_will_be_sampled_again_do_not_stay(tmp_path, checkpoint, left) -> None:
+    """Killed after the rollouts of steps 8 and 12 on 8 ranks: 4 ranks would not replace the files of ranks 4 to 7."""
+    rollouts = ("step_00000_rank_0", "step_00004_rank_7", "step_00008_rank_0", "step_00008_rank_7", "step_00012_rank_3")
+    for name in (*(f"{rollout}.parquet" for rollout in rollouts), "step_00008_rank_5.jsonl"):
+        (tmp_path / name).touch()
+    (tmp_path / ".step_00004_rank_1.parquet.tmp-77").touch()
+    delete_abandoned(tmp_path, Resumption(tmp_path / checkpoint if checkpoint else None).step)
+    assert {path.name for path in tmp_path.iterdir()} == left
+    delete_abandoned(tmp_path / "absent", 0)

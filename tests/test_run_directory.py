@@ -14,6 +14,7 @@ import pytest
 from agentworld.data.errors import RequestError
 from agentworld.train.compose import compose, load_recipe
 from agentworld.train.config import Config
+from agentworld.train.contradictions import leaves
 from agentworld.train.run_directory import new_name, open_run, update_run_json, write_json, write_text
 
 
@@ -116,6 +117,45 @@ def test_overwrite_deletes_the_run_or_the_stage_and_what_follows(tmp_path):
     start(tmp_path, "run.name=a", "overwrite=true", "seed=3")
     assert entries(run_dir) == {"recipe.yaml", "run.json"}
     assert load_recipe(run_dir).seed == 3
+
+
+def test_overwriting_rl_keeps_its_pilot_and_nothing_else_of_it(tmp_path):
+    run_dir = start(tmp_path, "run.name=a")
+    fill(run_dir)
+    (run_dir / "rl" / "pilot").mkdir()
+    (run_dir / "rl" / "completions").mkdir()
+    (run_dir / "rl" / "pilot" / "settings.json").write_text("{}")
+    start(tmp_path, "run.name=a", "overwrite=true", "stage=rl", "rl.mini_batches=1")
+    assert entries(run_dir / "rl") == {"pilot"} and (run_dir / "rl" / "pilot" / "settings.json").exists()
+    assert (run_dir / "sft" / "export").exists() and not (run_dir / "report.json").exists()
+    start(tmp_path, "run.name=a", "overwrite=true", "stage=sft", "rl.mini_batches=1")
+    assert not (run_dir / "rl").exists()
+
+
+COLOCATED = ("rl.rollout.engine=vllm_colocate", "model.dtype=bfloat16", "engine.device=auto", "nproc=2")
+
+
+@pytest.mark.parametrize(
+    ("given", "lowered"),
+    [
+        ((), ("eval.batch_size=1", "eval.divided=true", "rl.rollout.batch_size=2")),
+        (
+            COLOCATED,
+            ("rl.rollout.gpu_memory_utilization=0.2", "rl.rollout.tensor_parallel_size=2",
+             "rl.rollout.enable_sleep_mode=true"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_ran_out_of_memory_can_be_lowered_on_resume(tmp_path, given, lowered):
+    run_dir = start(tmp_path, "run.name=a", *given)
+    fill(run_dir)
+    before = dict(leaves(load_recipe(run_dir)))
+    start(tmp_path, "run.name=a", *given, "resume=true", *lowered)
+    after = dict(leaves(load_recipe(run_dir)))
+    differing = {key for key in after if after[key] != before[key]} - {"resume"}
+    assert differing == {text.partition("=")[0] for text in lowered}
+    with pytest.raises(RequestError, match=r"eval\.examples"):
+        start(tmp_path, "run.name=a", *given, *lowered, "resume=true", "eval.examples=3")
 
 
 def test_overwrite_starts_again_where_nothing_was_prepared(tmp_path):

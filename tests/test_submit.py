@@ -255,14 +255,14 @@ def test_only_a_stop_queues_the_job_again(site, tmp_path, code, again):
 
 
 def test_starts_that_get_nothing_done_are_not_repeated_for_ever(site, tmp_path):
-    checkpoints = tmp_path / "my runs @RUN_DIR@ 100%" / "first" / "cpt" / "checkpoints"
+    run = tmp_path / "my runs @RUN_DIR@ 100%" / "first"
     seen = []
-    for made in (False, False, True, False, False, False, False):
-        make = f"mkdir -p {shlex.quote(str(checkpoints))}/checkpoint-3" if made else "true"
+    for made in ("", "", "cpt/checkpoints/checkpoint-3", "", "", "rl/pilot/part_00000.parquet", "", "", "", ""):
+        make = f"mkdir -p {shlex.quote(str(run / made))}" if made else "true"
         assert run_script(site, tmp_path, 3, MAKE=make).wait(timeout=30) == 3
         seen.append(requeued(site))
         (site / "scontrol.calls").unlink(missing_ok=True)
-    assert seen == [True, True, True, True, True, False, True], "the third in a row ends the job, a new one begins anew"
+    assert seen == [True] * 8 + [False, True], "the third in a row ends the job, a new one begins anew"
 
 
 def test_a_job_that_is_being_cancelled_is_not_brought_back(site, tmp_path):

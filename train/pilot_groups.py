@@ -1,7 +1,7 @@
 """What the pilot of RL found: groups of completions of RL's start, and which prompts they leave. Imports no torch.
 
     rl/pilot/part_<n>.parquet   the completions of some prompts (`rewards.completions`), whole or absent
-    rl/pilot/settings.json      what they were sampled from and with; others' parts are deleted
+    rl/pilot/settings.json      what they were sampled from and with, and the prompts of a part; others' are deleted
     rl/pilot/report.json        counts by domain, and the prompts that are dropped; written last: the pilot is done
 
 On the scale of its own turn (`hybrid.ends_of_scale`) a completion is at the *top* with the reward of the truth, at the
@@ -18,7 +18,7 @@ DAPO (arXiv:2503.14476 section 3.2) drops groups of accuracy 0 and 1 while it tr
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -38,24 +38,29 @@ def directory(run_dir: Path) -> Path:
 
 
 def settings_of(config: Config, run_dir: Path, parent: Path) -> dict[str, Any]:
-    """What the completions depend on, beside the code.
+    """What the completions and their rewards depend on, beside the code. Not what becomes of the groups, nor how many
+    completions are sampled at once: with another number the draws differ, their distribution does not.
 
     Args:
         parent: the hand-off or Hugging Face directory that RL starts from.
     """
     handoff, rl = parent / HANDOFF, config.rl
+    judge = replace(config.reward.judge, on_failure="leave_out")  # the pilot does, whatever RL does
     return {
         "handoff_sha256": sha256_file(handoff) if handoff.is_file() else None,
         "path": None if handoff.is_file() else str(parent),
         "data_sha256": json.loads((run_dir / "data" / "manifest.json").read_text())["sha256"],
-        "reward_sha256": reward_sha256(config.reward),
+        "reward_sha256": reward_sha256(replace(config.reward, judge=judge)),
         "seed": config.seed,
         "completions": rl.pilot_completions,
         "temperature": rl.temperature,
         "max_completion_tokens": rl.max_completion_tokens,
-        "batch_size": config.eval.batch_size,
-        "dropped": [kind for kind in ("solved", "hopeless") if getattr(rl, f"drop_{kind}")],
     }
+
+
+def kinds_to_drop(config: Config) -> list[str]:
+    """Of KINDS, those that the recipe drops."""
+    return [kind for kind in ("solved", "hopeless") if getattr(config.rl, f"drop_{kind}")]
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,14 @@ def _kind(rows: Sequence[Mapping[str, Any]], ends: Mapping[bool, tuple[float, fl
     return "hopeless" if at_bottom and max(rewards) - min(rewards) <= TOLERANCE else "mixed"
 
 
-def summary(groups: Sequence[Group], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """report.json: {"settings", "total", "domains": {name: counts}, "dropped": {kind: keys}}."""
-    dropped = {kind: [group.key for group in groups if group.kind == kind] for kind in settings["dropped"]}
+def summary(groups: Sequence[Group], settings: Mapping[str, Any], kinds: Sequence[str], parts: int) -> dict[str, Any]:
+    """report.json: {"settings", "parts", "total", "domains": {name: counts}, "dropped": {kind: keys}}; `kinds`: those
+    that are dropped."""
+    dropped = {kind: [group.key for group in groups if group.kind == kind] for kind in kinds}
     domains = sorted({group.domain for group in groups})
     return {
         "settings": dict(settings),
+        "parts": parts,
         "total": _counts(groups, dropped),
         "domains": {name: _counts([g for g in groups if g.domain == name], dropped) for name in domains},
         "dropped": dropped,
@@ -115,9 +122,13 @@ def _counts(groups: Sequence[Group], dropped: Mapping[str, Any]) -> dict[str, An
 
 
 def is_done(config: Config, run_dir: Path, parent: Path) -> bool:
-    """Whether the pilot was finished from this very start and with these settings."""
+    """Whether the pilot was finished from this very start and with these settings, and drops what is to be dropped."""
     path = directory(run_dir) / "report.json"
-    return path.is_file() and json.loads(path.read_text())["settings"] == settings_of(config, run_dir, parent)
+    if not path.is_file():
+        return False
+    report = json.loads(path.read_text())
+    same_kinds = list(report["dropped"]) == kinds_to_drop(config)
+    return same_kinds and report["settings"] == settings_of(config, run_dir, parent)
 
 
 def dropped_prompts(config: Config, run_dir: Path) -> set[str]:
@@ -133,7 +144,8 @@ def dropped_prompts(config: Config, run_dir: Path) -> set[str]:
             f"rl: the pilot leaves {total['kept']} of {total['given']} prompts, and a rollout takes "
             f"rl.prompts_per_rollout={least}: {total['solved']} are solved (rl.drop_solved={config.rl.drop_solved}), "
             f"{total['hopeless']} hopeless (rl.drop_hopeless={config.rl.drop_hopeless}); {directory(run_dir)} holds "
-            "what was sampled. Set one of the three with stage=rl overwrite=true, or give more trajectories"
+            "what was sampled. Set one of the three with stage=rl overwrite=true, which keeps the pilot, or give more "
+            "trajectories"
         )
     return {key for keys in report["dropped"].values() for key in keys}
 

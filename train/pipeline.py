@@ -132,6 +132,8 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
         ContentError: an export that was finished is damaged.
     """
     if step == PILOT:
+        if _is_exported(config, run_dir, "rl"):  # it has served its purpose, whatever has changed since
+            return True
         done = pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
         if not done and any((run_dir / "rl" / "checkpoints").glob("checkpoint-*")):
             raise ContentError(

@@ -47,6 +47,11 @@ class Resumption:
     elastic: bool = False  # through the universal form
     auto_ep: bool = False  # the checkpoint has AutoEP's names
 
+    @property
+    def step(self) -> int:
+        """Optimizer steps that were taken before."""
+        return checkpoint.step_of(self.checkpoint) if self.checkpoint else 0
+
     def engine(self, settings: EngineSettings, render: Callable[[EngineSettings], dict[str, Any]]) -> dict[str, Any]:
         """The DeepSpeed configuration that `render` makes of `settings`, able to read the checkpoint."""
         config = render(settings)

@@ -14,13 +14,13 @@ from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.rewards.judge_checks import NO_REFERENCE_ANSWER
 from agentworld.rewards.settings import RewardSettings
-from agentworld.rewards.turn_verifiers import load
+from agentworld.rewards.turn_verifiers import TurnVerifiers, load
 from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory, vllm_rollouts
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.generation import panel_of
 from agentworld.train.gspo import GspoTrainer
-from agentworld.train.rl_reward import EarlyJudging, reward_function
-from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
+from agentworld.train.rl_reward import EarlyJudging, delete_abandoned, reward_function
+from agentworld.train.stage import Stage, common_arguments, finish, on_first_rank, open_stage, train
 
 COLUMNS = ("prompt", "domain", "action", "observation", "deterministic")  # of a prompt, beside its ids
 
@@ -28,6 +28,7 @@ COLUMNS = ("prompt", "domain", "action", "observation", "deterministic")  # of a
 def run(config: Config, run_dir: Path) -> None:
     """Train RL and write its hand-off."""
     stage = open_stage("rl", config, run_dir)
+    on_first_rank(delete_abandoned, stage.directory / "completions", stage.resumption.step)
     trainer = gspo_trainer(stage)
     train(stage, trainer)
     finish(stage, trainer, held_out=None)
@@ -46,7 +47,7 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     judging = EarlyJudging(panel, Renderer(stage.tokenizer), prompt_ids) if panel else None
     verifiers = load(settings.verifiers)
     if verifiers:
-        covered = verifiers.coverage(zip(prompts["prompt"], prompts["observation"], strict=True))
+        covered = coverage(verifiers, prompts)
         if engine.rank() == 0:
             print(f"rl  {covered}", flush=True)
     folder = stage.directory / "completions"
@@ -67,18 +68,21 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
 
 
 def training_prompts(stage: Stage, settings: RlSettings, prompts: Dataset) -> Dataset:
-    """The prompts that the pilot has left, with its answers as `reference_answer`; with `rl.domain_weights` in the
-    order of the whole run. Writes `rl/prompts.json`.
+    """The prompts that the pilot has left; for Reference-Reward with its answers as `reference_answer`, with
+    `rl.domain_weights` in the order of the whole run. Writes `rl/prompts.json`.
 
     Raises:
-        ContentError: the pilot is not done, or too few prompts are left, in all or of a domain.
+        ContentError: the pilot is not done, its answers are wanted and lack, or too few prompts are left, in all or of
+            a domain.
     """
     if settings.pilot_completions:
         if not pilot_groups.is_done(stage.config, stage.run_dir, stage.parent):
             raise ContentError(f"{pilot_groups.directory(stage.run_dir)} is no pilot of {stage.parent}; resume=true")
         dropped = pilot_groups.dropped_prompts(stage.config, stage.run_dir)
-        answers = pilot.reference_answers(stage.run_dir)
-        kept = [row | {"reference_answer": answers[row["prompt"]]} for row in prompts if row["prompt"] not in dropped]
+        kept = [row for row in prompts if row["prompt"] not in dropped]
+        if stage.config.reward.rubric == "reference":
+            answers = pilot.reference_answers(stage.run_dir)
+            kept = [row | {"reference_answer": answers[row["prompt"]]} for row in kept]
         prompts = Dataset.from_list(kept)
     domains, size = prompts["domain"][:], settings.prompts_per_rollout
     prompt_stream.require_domains(settings.domain_weights, domains, size)
@@ -90,6 +94,11 @@ def training_prompts(stage: Stage, settings: RlSettings, prompts: Dataset) -> Da
         facts = {"prompts": len(prompts), "domains": prompt_stream.stream_facts(domains, order)}
         run_directory.write_json(stage.directory / "prompts.json", facts)
     return prompts if order is None else prompts.select(order)
+
+
+def coverage(verifiers: TurnVerifiers, prompts: Dataset) -> str:
+    """`TurnVerifiers.coverage` of the different prompts; a stream that the weights drew holds some repeatedly."""
+    return verifiers.coverage(dict(zip(prompts["prompt"], prompts["observation"], strict=True)).items())
 
 
 def require_reference_answers(prompts: Dataset, settings: RewardSettings) -> None:

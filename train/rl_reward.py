@@ -72,6 +72,20 @@ def reward_function(
     return hybrid_reward
 
 
+def delete_abandoned(directory: Path, step: int) -> None:
+    """Delete completions that are about to be sampled again, and what a killed write has left. A rollout that is half
+    used was sampled before `step`, and stays. They must go: other ranks may write other files than those they replace.
+
+    Args:
+        step: optimizer steps taken before.
+    """
+    for path in directory.glob("step_*_rank_*"):
+        if int(path.name.split("_")[1]) >= step:
+            path.unlink()
+    for path in directory.glob(".step_*.tmp-*"):
+        path.unlink()
+
+
 def completions_of(
     renderer: Renderer,
     prompt_ids: Mapping[str, Sequence[int]],

@@ -36,6 +36,10 @@ LOCK = ".lock"
 # How a batch falls into ranks and micro-batches may differ, too, where a run goes on; `resume` keeps it whole.
 LAYOUT_KEYS = ("engine.expert_parallel", "cpt.rows_per_device", "sft.rows_per_device", "rl.completions_per_device")
 LAYOUT_KEYS = (*LAYOUT_KEYS, "cpt.gradient_accumulation_steps", "sft.gradient_accumulation_steps")
+# And so may what only bounds the memory of sampling: the draws may become others of the same distribution.
+LAYOUT_KEYS = (*LAYOUT_KEYS, "eval.batch_size", "eval.divided", "rl.rollout.batch_size",
+               "rl.rollout.gpu_memory_utilization", "rl.rollout.tensor_parallel_size",
+               "rl.rollout.enable_sleep_mode")  # fmt: skip
 # A judge may move and its limits may change between the starts of a run; its verdicts do not.
 JUDGE_KEYS = ("base_url", "key_variable", "concurrency", "requests_per_minute", "tokens_per_minute", "price_",
               "timeout", "deadline", "attempts", "backoff", "failed_limit", "cache")  # fmt: skip
@@ -111,7 +115,8 @@ def open_run(config: Config, arguments: Sequence[str]) -> Iterator[Path]:
     """Make or enter the run directory of `config` and hold it while the block runs.
 
     `config.run.name` is filled in when it is empty. An existing name is refused, except with `resume=true` (continues
-    it; makes it if absent) and `overwrite=true` (deletes the run; with `stage=X`, X and the later stages only).
+    it; makes it if absent) and `overwrite=true` (deletes the run; with `stage=X`, X and the later stages only, with
+    `stage=rl` all of RL but its pilot).
 
     Args:
         arguments: the command line, recorded in run.json.
@@ -179,6 +184,8 @@ def _overwrite(stored: Config, config: Config, run_dir: Path) -> None:
     else:
         later = list(STAGES[STAGES.index(config.stage) :])
         doomed = [run_dir / stage for stage in later]
+        if config.stage == "rl" and (run_dir / "rl").is_dir():  # the pilot is kept: it knows what it was sampled with
+            doomed = [entry for entry in (run_dir / "rl").iterdir() if entry.name != "pilot"]
     free = (*FREE_KEYS, "wandb.", *(f"{stage}." for stage in later), *(("reward.",) if "rl" in later else ()))
     free = (*free, *(("eval.", "reward.") if config.stage == "eval" else ()))
     _require_same(stored, config, free, "use another run.name, or overwrite=true with stage=all")

@@ -68,10 +68,7 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
         ContentError: the hand-off before it is incomplete, altered or foreign.
         RequestError: the checkpoint to resume from cannot be read by this start.
     """
-    parent = run_directory.parent_of(name, config, run_dir)
-    tokenizer_dir = run_dir / "data" / "tokenizer"
-    follows = None if parent == Path(config.model.path or "") else name
-    _on_first_rank(checkpoint.accept_parent, parent, follows, tokenizer_dir, architecture_to_check(config))
+    parent = accepted_parent(name, config, run_dir)
     (run_dir / name).mkdir(exist_ok=True)
     active = kernels.install()
     if engine.rank() == 0:
@@ -84,11 +81,26 @@ def open_stage(name: str, config: Config, run_dir: Path) -> Stage:
     settings = resume.keep_batch(name, getattr(config, name), resumption, ranks, _warn)
     if resumption.elastic:
         resume.convert(resumption.checkpoint, engine.rank())
-    return Stage(name, config, run_dir, settings, parent, load_tokenizer(tokenizer_dir), resumption)
+    tokenizer = load_tokenizer(run_dir / "data" / "tokenizer")
+    return Stage(name, config, run_dir, settings, parent, tokenizer, resumption)
 
 
-def _on_first_rank(check: Callable[..., None], *arguments: Any) -> None:
-    """Run a check that reads whole files once and not on every rank; what it refuses, all ranks refuse."""
+def accepted_parent(name: str, config: Config, run_dir: Path) -> Path:
+    """The directory that a stage starts from, verified; collective.
+
+    Raises:
+        ContentError: it is not there, incomplete, altered or foreign.
+    """
+    parent = run_directory.parent_of(name, config, run_dir)
+    follows = None if parent == Path(config.model.path or "") else name
+    tokenizer = run_dir / "data" / "tokenizer"
+    on_first_rank(checkpoint.accept_parent, parent, follows, tokenizer, architecture_to_check(config))
+    return parent
+
+
+def on_first_rank(check: Callable[..., None], *arguments: Any) -> None:
+    """Run what reads or deletes whole files once and not on every rank; what it refuses, all ranks refuse. The others
+    wait for it; collective."""
     refusal: list[ContentError | None] = [None]
     if engine.rank() == 0:
         try:
