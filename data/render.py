@@ -13,6 +13,7 @@ NFC) also changes text that is not in normal form; this module encodes it as it 
 """
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import END_THINK, IM_END, IM_START, PAD, THINK, require_control_tokens
 from agentworld.data.word_encoder import WordEncoder
 
+_END_OF_TURN = re.compile(rf"{re.escape(IM_END)}(?:{re.escape(PAD)})*\s*\Z")
 OPEN_TAG = "<predicted_observation>"
 CLOSE_TAG = "</predicted_observation>"
 IGNORED_LABEL = -100  # torch.nn.CrossEntropyLoss(ignore_index)
@@ -204,6 +206,12 @@ def parse_text(completion: str, ended: bool, tagged: bool = True) -> Prediction:
         return _read_answer("", thinking.removeprefix("\n").removesuffix("\n"), ended)
     thinking = thinking.partition(THINK)[2] if THINK in thinking else thinking
     return _read_answer(answer, thinking.removeprefix("\n").removesuffix("\n"), ended)
+
+
+def without_end(completion: str) -> str:
+    """A completion that is kept as text without the end of its turn, and padding after that. Elsewhere the string is
+    what a model spelled, or copied from an observation, and stays."""
+    return _END_OF_TURN.sub("", completion)
 
 
 def _read_answer(answer: str, thinking: str | None, ended: bool) -> Prediction:

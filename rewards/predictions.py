@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.data.render import OPEN_TAG, Prediction, parse_text
+from agentworld.data.render import OPEN_TAG, Prediction, parse_text, without_end
 from agentworld.data.schema import DOMAINS, Turn
-from agentworld.data.tokenizer import IM_END
 from agentworld.rewards import completions
 from agentworld.rewards.judge_prompt import messages_of
 from agentworld.rewards.outcomes import Completion, Outcome
@@ -88,7 +87,8 @@ def stored(where: str, row: dict[str, Any]) -> Scored:
     for name in ("prompt", "completion", "truth", "reason"):
         _require(isinstance(row[name], str), where, name, "a string", row[name])
     _require(row["reward"] is None or _is_number(row["reward"]), where, "reward", "a number or null", row["reward"])
-    prediction = _prediction(row["completion"], IM_END in row["completion"], "tagged")
+    ended = row.get("ended", row["completion"] != without_end(row["completion"]))  # older runs did not store it
+    prediction = _prediction(row["completion"], ended, "tagged")
     fields = {"rubric": None, "rule": None, "scores": None, "verdicts": [], "guards": []} | row
     _require_explained(where, fields)
     domain, action = str(row.get("domain") or "-"), str(row.get("action") or "")
@@ -165,7 +165,7 @@ def has_tag(row: dict[str, Any]) -> bool:
 
 
 def _prediction(raw: str, ended: bool, form: str) -> Prediction:
-    text = raw.partition(IM_END)[0]
+    text = without_end(raw)
     if form == "plain":
         return Prediction(text, None, ended, tag_valid=True, answer=text)
     return parse_text(text, ended)

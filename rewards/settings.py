@@ -1,6 +1,6 @@
 """Settings of the RL reward, composed into the recipe schema by `agentworld.train.config`."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agentworld.data.errors import RequestError
 from agentworld.data.schema import DOMAINS
@@ -74,6 +74,13 @@ class RewardSettings:
     # What a hit of a content guard does (rewards/guard.py): lowest = the bottom of the scale, all dimensions 1 and the
     # rule a no, as for an honest answer of which nothing is right; zero = 0, as for a broken form; report = nothing.
     guards: str = "lowest"
+
+
+def reward_outside_rl(settings: RewardSettings) -> RewardSettings:
+    """The reward of an evaluation and of the pilot: the recipe's, with the reference scorer in place of
+    Reference-Reward. That one compares with answers of the policy before RL: held-out prompts have none, and the pilot
+    is what makes them. `evaluation.json` names the rubric."""
+    return replace(settings, rubric="reference_scorer") if settings.rubric == "reference" else settings
 
 
 def check_weights(settings: RewardSettings) -> None:

@@ -22,8 +22,7 @@ from pathlib import Path
 
 from agentworld.data.errors import ContentError
 from agentworld.data.examples import Example
-from agentworld.data.render import parse_text
-from agentworld.data.tokenizer import IM_END
+from agentworld.data.render import parse_text, without_end
 from agentworld.rewards import sandbox
 from agentworld.rewards.corruptions import CORRUPTIONS
 from agentworld.rewards.hybrid import RUBRIC_SCALE
@@ -94,7 +93,7 @@ def read_rollouts(path: Path, form: str, rubric_yes: float) -> Rollouts:
         texts = ("action", "truth", "prediction")
         if not {"id", "turn"} <= row.keys() or not all(isinstance(row.get(name), str) for name in texts):
             raise ContentError(f"{where}: a rollout needs id, turn, and the texts action, truth and prediction")
-        raw = row["prediction"].partition(IM_END)[0]
+        raw = without_end(row["prediction"])
         tagged = form == "tagged"
         prediction = parse_text(raw, bool(row.get("ended", True)), tagged)
         broken = tagged and not (prediction.tag_valid and prediction.ended)

@@ -1,5 +1,6 @@
 """Evaluation: which turns fit, and what a kill leaves."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,9 @@ from renderers import TOKENIZERS
 from agentworld.data.errors import ContentError
 from agentworld.data.examples import Example, Selection
 from agentworld.data.examples import example as make_example
-from agentworld.data.render import Renderer
+from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer
 from agentworld.data.schema import write_jsonl
-from agentworld.train import evaluate
+from agentworld.train import cli, evaluate
 from agentworld.train.config import Config
 
 
@@ -83,3 +84,18 @@ def test_the_limit_of_evaluation_is_its_own_key_and_what_it_changes_is_told(tmp_
 def alone(example: Example, length: Callable[[Example], int], limit: int) -> bool:
     """Not even the first turn of the trajectory fits."""
     return length(make_example(example.trajectory, 0)) > limit
+
+
+def test_predictions_are_rows_that_score_reads(tmp_path: Path, capsys) -> None:
+    """With the history that guards and verifiers need, and raw: the thought, the tag and the end stand in it."""
+    item = trajectory(0)
+    examples = [make_example(item, 2), make_example(item, 1)]
+    raw = [f"<think>\nx\n</think>\n\n{OPEN_TAG}{one.observation}{CLOSE_TAG}" for one in examples]
+    shown = [{"raw": raw[0] + "<|im_end|>", "ended": True}, {"raw": raw[1], "ended": False}]
+    path, out = tmp_path / "predictions.parquet", tmp_path / "scored.jsonl"
+    evaluate.write_predictions(path, examples, shown)
+    assert cli.main(["score", str(path), "--out", str(out)]) == 0
+    first, second = (json.loads(line) for line in out.read_text().splitlines())
+    assert (first["id"], first["turn"], first["reward"]) == (item.id, 2, 25.0)
+    assert first["history"] == [[turn.action, turn.observation] for turn in item.turns[:2]]
+    assert (second["turn"], second["reward"]) == (1, 0.0) and "not_ended" in {hit["name"] for hit in second["guards"]}

@@ -183,6 +183,14 @@ def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
     assert KEY not in str(refused.value)
 
 
+def test_where_reference_reward_is_not_asked_no_endpoint_is_needed() -> None:
+    """SFT's evaluation takes the reference scorer."""
+    config = compose([*SMALL, "reward=reference", "rl.pilot_completions=2", "stage=eval", "run.name=x"])
+    validate_processes(config, 2)
+    with pytest.raises(RequestError, match="holds no finished export"):
+        check_inputs(config)
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [

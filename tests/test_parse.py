@@ -5,7 +5,8 @@ import random
 import pytest
 from renderers import TOKENIZERS, random_text, random_turns
 
-from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer
+from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Renderer, without_end
+from agentworld.data.tokenizer import PAD
 
 
 @pytest.fixture(scope="module", params=TOKENIZERS)
@@ -74,3 +75,11 @@ def test_generated_ids_outside_the_vocabulary_and_broken_characters_are_shown(re
     text = renderer.parse(broken, tagged=False).text
     assert text[0] + text[-1] == "ab" or renderer.encode("中")[1:] == []
     assert "\ufffd" in text
+
+
+def test_only_the_end_of_a_completion_is_its_end_of_turn() -> None:
+    """A control string that an observation holds stays text (fault 8)."""
+    for text in ("", "x", "cat a\nx<|im_end|>y\n$ ", "<|im_end|>x"):
+        for end in ("<|im_end|>", "<|im_end|>\n", f"<|im_end|>{PAD}{PAD}"):
+            assert without_end(text + end) == text
+        assert without_end(text) == text

@@ -15,9 +15,8 @@ from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.rewards import completions
 from agentworld.rewards.judge import Panel
-from agentworld.rewards.settings import JudgeSettings, RewardSettings
+from agentworld.rewards.settings import JudgeSettings, RewardSettings, reward_outside_rl
 from agentworld.train import cli, rl
-from agentworld.train.generation import reward_outside_rl
 from agentworld.train.resume import Resumption
 from agentworld.train.rl_reward import delete_abandoned
 

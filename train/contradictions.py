@@ -16,7 +16,7 @@ from agentworld.data.selection import check_selection
 from agentworld.data.settings import DataSettings
 from agentworld.data.system_prompts import prompt_sets
 from agentworld.rewards.judge_checks import check_judge, check_load
-from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights
+from agentworld.rewards.settings import GUARD_POLICIES, RUBRICS, RULES, check_weights, reward_outside_rl
 from agentworld.slurm.settings import ClusterSettings, seconds
 from agentworld.train.config import STAGES, Config, EvalSettings, StageSettings
 from agentworld.train.engine_limits import validate_engine
@@ -125,7 +125,8 @@ def validate_processes(config: Config, nproc: int) -> None:
     rl = config.rl
     completions = rl.prompts_per_rollout * rl.num_generations
     if config.stage not in ("data", "cpt"):
-        check_load(config.reward, nproc, completions, rl.max_completion_tokens)
+        reward = config.reward if config.stage in ("all", "rl") else reward_outside_rl(config.reward)
+        check_load(reward, nproc, completions, rl.max_completion_tokens)
     mini_batch = completions // rl.mini_batches
     if config.stage in ("all", "rl"):
         validate_ranks(rl.rollout, nproc)

@@ -2,13 +2,17 @@
 
 Each stage is evaluated in the form it was trained in (base and CPT without thinking and tag, SFT and RL
 with them), greedily; after SFT and RL the reward is also sampled at temperature 1 on the same held-out prompts, in RL's
-form. Writes `<stage>/evaluation.json`, and `baselines.json` beside the stages after the base model.
+form. Writes `<stage>/evaluation.json`, the greedy predictions as `<stage>/predictions.parquet` (rows for `agentworld
+score`), and `baselines.json` beside the stages after the base model.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 import torch.distributed as dist
 
@@ -18,13 +22,26 @@ from agentworld.data.render import Prediction
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.rewards.judge import Completion, Outcome
-from agentworld.rewards.settings import RewardSettings
+from agentworld.rewards.settings import RewardSettings, reward_outside_rl
 from agentworld.train import checkpoint, engine, fidelity, kernels, report, run_directory
 from agentworld.train.config import Config
-from agentworld.train.generation import GREEDY, Generator, Rewarder, judgements, reward_outside_rl
+from agentworld.train.generation import GREEDY, Generator, Rewarder, judgements
 
 UNTAGGED_VERSION = EVALUATION_VERSION["cpt"]  # the one form without thinking and tag
 SHOWN_EXAMPLES = 3
+SHOWN = ("key", "action", "truth", "prediction", "tag_valid")  # of an example in evaluation.json
+PREDICTIONS = "predictions.parquet"
+SCHEMA = pa.schema(  # of rewards/predictions.py
+    [
+        *((name, pa.string()) for name in ("id", "domain")),
+        ("turn", pa.int64()),
+        *((name, pa.string()) for name in ("action", "prediction", "truth")),
+        ("deterministic", pa.bool_()),
+        ("ended", pa.bool_()),
+        ("history", pa.list_(pa.list_(pa.string()))),
+        *((name, pa.string()) for name in ("action_space", "simulation_instruction")),
+    ]
+)
 
 
 def run(config: Config, run_dir: Path, stage: str) -> None:
@@ -56,6 +73,7 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
             run_dir / "baselines.json", fidelity.baselines(examples, _training_observations(run_dir))
         )
     (run_dir / stage).mkdir(exist_ok=True)
+    write_predictions(run_dir / stage / PREDICTIONS, examples, [shown for _, shown in scored])
     handoff = weights / checkpoint.HANDOFF
     run_directory.write_json(  # last: a start that finds it does not evaluate the stage again
         run_dir / stage / "evaluation.json",
@@ -66,7 +84,7 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
             "held_out": held_out,
             "fidelity": fidelity.fidelity([item for item, _ in scored]),
             "reward": reward,
-            "examples": [shown for _, shown in scored[:SHOWN_EXAMPLES]],
+            "examples": [{key: shown[key] for key in SHOWN} for _, shown in scored[:SHOWN_EXAMPLES]],
             "handoff_sha256": checkpoint.sha256_file(handoff) if handoff.is_file() else None,
         },
     )
@@ -106,8 +124,33 @@ def _predictions(generator: Generator, examples: list[Example], form: str) -> li
         valid = _answered(prediction) if tagged else None
         item = fidelity.Scored(prediction.text, example.observation, example.deterministic, example.domain, valid)
         shown = {"key": example.key, "action": example.action, "truth": example.observation}
-        scored.append((item, {**shown, "prediction": prediction.text, "tag_valid": valid}))
+        shown |= {"prediction": prediction.text, "tag_valid": valid, "ended": prediction.ended}
+        scored.append((item, {**shown, "raw": generator.renderer.tokenizer.decode(ids)}))
     return _collected(scored, len(examples))
+
+
+def write_predictions(path: Path, examples: Sequence[Example], shown: Sequence[Mapping[str, Any]]) -> None:
+    """Greedy predictions as rows for `agentworld score`: what the model said, raw with its end of turn (base and CPT:
+    `--form plain`), and what verifiers and guards need of the turn. `shown`: of each example, from `_predictions`."""
+    rows = [
+        {
+            "id": example.trajectory.id,
+            "domain": example.domain,
+            "turn": example.index,
+            "action": example.action,
+            "prediction": found["raw"],
+            "truth": example.observation,
+            "deterministic": example.deterministic,
+            "ended": found["ended"],
+            "history": [[turn.action, turn.observation] for turn in example.history],
+            "action_space": example.trajectory.system.action_space,
+            "simulation_instruction": example.trajectory.system.simulation_instruction,
+        }
+        for example, found in zip(examples, shown, strict=True)
+    ]
+    temporary = path.with_name(f".{path.name}.tmp")
+    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), temporary, compression="zstd")
+    temporary.replace(path)
 
 
 def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:

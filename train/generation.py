@@ -10,7 +10,7 @@ import torch
 from agentworld.data.render import Renderer
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards.judge import CACHE_FILE, Completion, Outcome, Panel, reward_all
-from agentworld.rewards.settings import JUDGED, RewardSettings
+from agentworld.rewards.settings import JUDGED, RewardSettings, reward_outside_rl
 from agentworld.rewards.turn_verifiers import load
 from agentworld.train import divided, engine, model, stop
 from agentworld.train.config import Config
@@ -86,13 +86,6 @@ def leave_if_stopped(run_dir: Path, what: str) -> None:
     """Raise StoppedError on all ranks when one of them was asked to stop; collective."""
     if engine.largest(int(stop.requested(run_dir))):
         raise stop.StoppedError(f"{what} stopped")
-
-
-def reward_outside_rl(settings: RewardSettings) -> RewardSettings:
-    """The reward of an evaluation and of the pilot: the recipe's, with the reference scorer in place of
-    Reference-Reward. That one compares with answers of the policy before RL: held-out prompts have none, and the pilot
-    is what makes them. `evaluation.json` names the rubric."""
-    return replace(settings, rubric="reference_scorer") if settings.rubric == "reference" else settings
 
 
 def judgements(outcomes: Sequence[Outcome]) -> tuple[int, int]:

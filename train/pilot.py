@@ -20,9 +20,10 @@ import torch.distributed as dist
 from agentworld.data.errors import ContentError
 from agentworld.rewards import completions, hybrid
 from agentworld.rewards.judge import Completion
+from agentworld.rewards.settings import reward_outside_rl
 from agentworld.train import engine, kernels, pilot_groups, run_directory
 from agentworld.train.config import Config
-from agentworld.train.generation import Generator, Rewarder, reward_outside_rl, stored_row
+from agentworld.train.generation import Generator, Rewarder, stored_row
 from agentworld.train.stage import accepted_parent, on_first_rank
 
 Prompt = Mapping[str, Any]  # a row of data/prompts/rl.parquet
@@ -107,6 +108,9 @@ def _sample(generator: Generator, missing: Sequence[tuple[int, list[Prompt]]], f
         doubtful += [_path(folder, number)] * (here[1] > 0)
         for judged_there, failed_there in _of_all_ranks(here):
             judged, failed = judged + judged_there, failed + failed_there
+        if engine.rank() == 0:
+            done = min(first + world, len(missing))
+            print(f"pilot  {done} of {len(missing)} parts sampled and scored", flush=True)
         if judged >= rl.prompts_per_rollout * rl.num_generations:
             _require_judgements(judged, failed, limit, doubtful)
             judged, failed, doubtful = 0, 0, []

@@ -22,6 +22,7 @@ from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import sandbox, turn_verifiers
 from agentworld.rewards.judge_checks import require_judge
+from agentworld.rewards.settings import reward_outside_rl
 from agentworld.train import pilot_groups, prompt_stream, report
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
@@ -170,7 +171,7 @@ def check_inputs(config: Config) -> None:
             pass
     check_paths(config.data.documents)
     if config.stage not in ("data", "cpt"):
-        require_judge(config.reward)
+        require_judge(config.reward if config.stage in ("all", "rl") else reward_outside_rl(config.reward))
         turn_verifiers.read(config.reward.verifiers)
     if config.stage in ("all", "rl"):
         require_vllm(config.rl.rollout)
