@@ -117,7 +117,7 @@ class RolloutSettings:
     defaults (trl/trainer/grpo_config.py); a key that the chosen engine would not read is refused."""
 
     engine: str = "transformers"  # transformers (in the training engine) | vllm_server | vllm_colocate (same GPUs)
-    batch_size: int = 0  # transformers: prompts that a rank samples for at once, sorted by length; 0 = all of a rollout
+    batch_size: int = 0  # prompts a rank samples for at once, sorted by length; 0 = all; vLLM batches by itself
     server_base_url: str = ""  # vllm_server: http://HOST:PORT; empty = server_host and server_port
     server_host: str = "0.0.0.0"
     server_port: int = 8000

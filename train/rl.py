@@ -20,6 +20,7 @@ from agentworld.train.config import Config, RlSettings
 from agentworld.train.generation import panel_of
 from agentworld.train.gspo import GspoTrainer
 from agentworld.train.rl_reward import EarlyJudging, delete_abandoned, reward_function
+from agentworld.train.rollout_limits import uses_vllm
 from agentworld.train.stage import Stage, common_arguments, finish, on_first_rank, open_stage, train
 
 COLUMNS = ("prompt", "domain", "action", "observation", "deterministic")  # of a prompt, beside its ids
@@ -62,7 +63,8 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
         judge_failed_limit=settings.judge.failed_limit,
         vllm_directory=vllm_rollouts.directory(stage.config, stage.parent, stage.directory, stage.data / "tokenizer"),
     )
-    trainer.rollout_batch_size = stage.settings.rollout.batch_size
+    if not uses_vllm(stage.settings.rollout):  # which batches by itself, and answers all prompts in one call
+        trainer.rollout_batch_size = stage.settings.rollout.batch_size
     trainer.judging = judging
     return trainer
 

@@ -29,7 +29,7 @@ class BatchedRollouts:
         """
         completions: list[list[int]] = [[] for _ in prompt_ids]
         for batch in self._batches(prompt_ids):
-            # vLLM's log-probabilities come for all prompts at once: `rollout_limits` refuses batches there.
+            # vLLM's log-probabilities come for all prompts at once: `rl.gspo_trainer` sets no batches there.
             sampled, logprobs = super()._generate_single_turn([prompt_ids[i] for i in batch], *arguments, **options)
             for place, ids in zip(batch, sampled, strict=True):
                 completions[place] = ids

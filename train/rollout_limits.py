@@ -13,7 +13,6 @@ VLLM_VERSIONS = ((0, 22), (0, 31))  # major and minor of TRL's bounds: trl/impor
 _SERVER, _COLOCATE = ENGINES[1:]
 # The engines that read a key; the others refuse it when it is set.
 READ_BY = {
-    "batch_size": ("transformers",),
     **dict.fromkeys(("server_base_url", "server_host", "server_port", "server_timeout", "group_port"), (_SERVER,)),
     **dict.fromkeys(
         ("gpu_memory_utilization", "tensor_parallel_size", "max_model_length", "enable_sleep_mode"), (_COLOCATE,)
