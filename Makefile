@@ -14,7 +14,7 @@ smoke: $(VENV)/installed
 	$(VENV)/bin/agentworld train recipe=smoke $(ARGS)
 
 test: $(VENV)/installed
-	$(VENV)/bin/python -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	$(VENV)/bin/python -m pytest -n $(JOBS) --no-loadscope-reorder $(ARGS)
 
 lint: $(VENV)/installed
 	$(VENV)/bin/ruff check .

@@ -3,6 +3,8 @@ run that several test files look at."""
 
 import os
 import signal
+from pathlib import Path
+from typing import Any
 
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,18 +19,26 @@ from agentworld.rewards import sandbox
 from agentworld.train import checkpoint
 
 # Files that start ranks again and again: with `pytest -n 2` they come first, so that none is left for the end.
-LONG = ("chain", "test_engine_matrix", "test_elastic_resume", "test_split", "test_release", "test_export")
+CHAIN = ("test_chain", "test_judged_rl", "test_pilot_ranks", "test_resume")  # they look at the one small run
+LONG = (*CHAIN, "test_engine_matrix", "test_elastic_resume", "test_split", "test_release", "test_export")
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a fixture goes to one worker: the tests of a file, and all that look at the one small run."""
-    order = {}
-    for item in items:
-        group = "chain" if "chain" in getattr(item, "fixturenames", ()) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
-        order[item] = LONG.index(group) if group in LONG else len(LONG)
-    items.sort(key=order.__getitem__)
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """What shares a fixture goes to one process: the tests of a file, and those of CHAIN. `--dist loadgroup` would do
+    it by marks, but xdist 3.8 writes them where pytest 9.2 does not read them (`Item._nodeid`)."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySharedFixture(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = Path(nodeid.partition("::")[0]).stem
+            return "chain" if file in CHAIN else file
+
+    return BySharedFixture(config, log)
 
 
 @pytest.fixture(scope="session")
