@@ -1,7 +1,9 @@
-"""Files that a command writes: refused before any work where they cannot be written or would replace what is read."""
+"""Files that a command writes: refused before any work where they cannot be written or would replace what is read, and
+put in their place when they are whole."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from agentworld.data.errors import RequestError
@@ -37,6 +39,17 @@ def require_outputs(outputs: Mapping[str, Path], inputs: Iterable[Path]) -> None
             if is_same_file(path, other):
                 raise RequestError(f"{earlier} and {flag} are one file, {path}; name two")
         named[flag] = path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` to write; it is moved there when the block ends well, so a reader never finds half of it."""
+    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def is_same_file(one: Path, other: Path) -> bool:

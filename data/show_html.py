@@ -6,7 +6,6 @@ forbids scripts and the network. In SFT and RL a turn is chosen by its anchor, a
 model sees there: the earlier turns and its action, then what carries loss.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from html import escape
@@ -16,6 +15,7 @@ from string import Template
 
 from transformers import PreTrainedTokenizerFast
 
+from agentworld.data.outputs import replacing
 from agentworld.data.render import OPEN_TAG, Renderer
 from agentworld.data.rows import cpt_document, turn_losses
 from agentworld.data.schema import Trajectory
@@ -259,10 +259,6 @@ def _plain(text: str) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write the page beside its place and move it there, so that a reader never finds half of it."""
-    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
-    try:
+    """Write the page."""
+    with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -16,7 +16,6 @@ else of a reward's explanation (`hybrid.to_row`, `judge.Outcome.row`) stands in 
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -25,6 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agentworld.data.outputs import replacing
 from agentworld.rewards.rubric import RubricScores
 
 DIMENSIONS = tuple(field.name for field in fields(RubricScores))
@@ -67,14 +67,10 @@ def from_columns(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write beside its place and move there: a reader finds the file whole or not at all."""
+    """A reader finds the file whole or not at all."""
     table = pa.Table.from_pylist([to_columns(row) for row in rows], SCHEMA)
-    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
-    try:
+    with replacing(path) as temporary:
         pq.write_table(table, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -85,11 +85,7 @@ class Panel:
 
     def submit(self, completions: Sequence[Completion]) -> None:
         """Begin to judge, in a thread; `rewards` or `judge` of the same completions, and of others, takes it up."""
-        settled = [self._settled(item) for item in completions]
-        wanted = self._wanted([self._prompts(case) for case in settled if isinstance(case, Case)])
-        known = self._cache.get([key for _, key in wanted])
-        self._cache.close()
-        missing = {name: prompt for name, prompt in wanted.items() if name[1] not in known}
+        _, missing = self._wanted_and_missing(completions)
         if missing and self._background is None:
             self._background = Background([*self.judges, *self.watchers], self._cache, self._ask_one)
         if missing:
@@ -167,17 +163,23 @@ class Panel:
 
     def needed(self, completions: Sequence[Completion]) -> Needed:
         """What judging the completions would take, before anything is asked. Raises ContentError, as `rewards`."""
+        wanted, missing = self._wanted_and_missing(completions)
+        return Needed(
+            len(missing),
+            len(wanted) - len(missing),
+            sum(prompt.tokens for prompt in missing.values()),
+            sum(client.price(prompt.tokens, 0) for (client, _), prompt in missing.items()),
+        )
+
+    def _wanted_and_missing(
+        self, completions: Sequence[Completion]
+    ) -> tuple[dict[tuple[JudgeClient, str], JudgePrompt], dict[tuple[JudgeClient, str], JudgePrompt]]:
+        """The judgements that the completions need, and those of them that are not in the cache."""
         settled = [self._settled(item) for item in completions]
         wanted = self._wanted([self._prompts(case) for case in settled if isinstance(case, Case)])
         known = self._cache.get([key for _, key in wanted])
         self._cache.close()
-        missing = [(client, prompt.tokens) for (client, key), prompt in wanted.items() if key not in known]
-        return Needed(
-            len(missing),
-            len(wanted) - len(missing),
-            sum(tokens for _, tokens in missing),
-            sum(client.price(tokens, 0) for client, tokens in missing),
-        )
+        return wanted, {name: prompt for name, prompt in wanted.items() if name[1] not in known}
 
     def _prompts(self, case: Case) -> tuple[JudgePrompt, ...] | str:
         try:

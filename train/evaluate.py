@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from agentworld.data.errors import ContentError
 from agentworld.data.examples import Example, Selection, select_examples
+from agentworld.data.outputs import replacing
 from agentworld.data.render import Prediction
 from agentworld.data.schema import read_jsonl
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
@@ -148,9 +149,8 @@ def write_predictions(path: Path, examples: Sequence[Example], shown: Sequence[M
         }
         for example, found in zip(examples, shown, strict=True)
     ]
-    temporary = path.with_name(f".{path.name}.tmp")
-    pq.write_table(pa.Table.from_pylist(rows, SCHEMA), temporary, compression="zstd")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        pq.write_table(pa.Table.from_pylist(rows, SCHEMA), temporary, compression="zstd")
 
 
 def _sampled_reward(generator: Generator, examples: list[Example]) -> dict:

@@ -19,11 +19,11 @@ import torch.distributed as dist
 
 from agentworld.data.errors import ContentError
 from agentworld.rewards import completions, hybrid
-from agentworld.rewards.judge import Completion
 from agentworld.rewards.settings import reward_outside_rl
 from agentworld.train import engine, kernels, pilot_groups, run_directory
 from agentworld.train.config import Config
 from agentworld.train.generation import Generator, Rewarder, stored_row
+from agentworld.train.rl_reward import completions_of, turn_of
 from agentworld.train.stage import accepted_parent, on_first_rank
 
 Prompt = Mapping[str, Any]  # a row of data/prompts/rl.parquet
@@ -106,8 +106,7 @@ def _sample(generator: Generator, missing: Sequence[tuple[int, list[Prompt]]], f
             completions.write(_path(folder, number), rows)
         here = _judgements(rows)
         doubtful += [_path(folder, number)] * (here[1] > 0)
-        for judged_there, failed_there in _of_all_ranks(here):
-            judged, failed = judged + judged_there, failed + failed_there
+        judged, failed = judged + engine.total(here[0]), failed + engine.total(here[1])
         if engine.rank() == 0:
             done = min(first + world, len(missing))
             print(f"pilot  {done} of {len(missing)} parts sampled and scored", flush=True)
@@ -119,15 +118,6 @@ def _sample(generator: Generator, missing: Sequence[tuple[int, list[Prompt]]], f
 def _judgements(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """Completions that a judge was to judge, and those of them on which it failed."""
     return sum("judges" in row for row in rows), sum(row["reward"] is None for row in rows)
-
-
-def _of_all_ranks(counts: tuple[int, int]) -> list[tuple[int, int]]:
-    """The counts of each rank; collective."""
-    if not dist.is_initialized():
-        return [counts]
-    found = [counts] * engine.world_size()
-    dist.all_gather_object(found, counts)
-    return found
 
 
 def _require_judgements(judged: int, failed: int, limit: float, doubtful: Sequence[Path]) -> None:
@@ -149,19 +139,10 @@ def _completed(generator: Generator, prompts: Sequence[Prompt], rewarder: Reward
     rl, renderer = generator.config.rl, generator.renderer
     turns = [prompt for prompt in prompts for _ in range(rl.pilot_completions)]
     answers = generator.answer([turn["prompt_ids"] for turn in turns], rl.max_completion_tokens, rl.temperature)
-    read = {prompt["prompt"]: tuple(renderer.messages(prompt["prompt_ids"])) for prompt in prompts}
-    items = [
-        Completion(
-            renderer.parse(ids, tagged=True),
-            turn["observation"],
-            turn["action"],
-            turn["deterministic"],
-            turn["domain"],
-            read[turn["prompt"]],
-        )
-        for turn, ids in zip(turns, answers, strict=True)
-    ]
-    outcomes = rewarder.outcomes([turn["prompt"] for turn in turns], items)
+    prompt_ids = {prompt["prompt"]: prompt["prompt_ids"] for prompt in prompts}
+    keys = [turn["prompt"] for turn in turns]
+    items = completions_of(renderer, prompt_ids, keys, answers, [turn_of(turn) for turn in turns])
+    outcomes = rewarder.outcomes(keys, items)
     # What was predicted is kept as the reward has read it, from ids: in the text a control token that the model spelled
     # looks like one that it sampled.
     return [

@@ -15,6 +15,9 @@ from agentworld.rewards.turn_verifiers import TurnVerifiers, shares
 from agentworld.train import engine
 from agentworld.train.generation import stored_row
 
+# Observation, action, deterministic, domain and reference answer (None: there is none).
+Turn = tuple[str, str, bool | None, str, str | None]
+
 
 def reward_function(
     tokenizer: PreTrainedTokenizerFast,
@@ -91,16 +94,20 @@ def completions_of(
     prompt_ids: Mapping[str, Sequence[int]],
     prompts: Sequence[str],
     completion_ids: Sequence[Sequence[int]],
-    turns: Sequence[tuple[str, str, bool | None, str, str | None]],
+    turns: Sequence[Turn],
 ) -> list[Completion]:
-    """What was sampled, as the reward takes it. `turns`: observation, action, deterministic, domain and reference
-    answer (None: there is none) of each."""
+    """What was sampled, as the reward takes it."""
     # The samples of a group share their prompt, which may be long: it is taken apart once.
     read = {key: tuple(renderer.messages(prompt_ids[key])) for key in set(prompts)}
     return [
         Completion(renderer.parse(ids, tagged=True), *turn, read[key], initial)
         for key, ids, (*turn, initial) in zip(prompts, completion_ids, turns, strict=True)
     ]
+
+
+def turn_of(row: Mapping[str, Any]) -> Turn:
+    """The turn of a prompt, from its row of the data set."""
+    return row["observation"], row["action"], row["deterministic"], row["domain"], row.get("reference_answer")
 
 
 class EarlyJudging:
@@ -113,11 +120,7 @@ class EarlyJudging:
     def begin(self, rows: Sequence[Mapping[str, Any]], completion_ids: Sequence[Sequence[int]]) -> None:
         """Submit completions with their rows of the data set; returns at once."""
         self._watch = self._watch or Watch(self._panel)
-        turns = [
-            (row["observation"], row["action"], row["deterministic"], row["domain"], row.get("reference_answer"))
-            for row in rows
-        ]
-        prompts = [row["prompt"] for row in rows]
+        turns, prompts = [turn_of(row) for row in rows], [row["prompt"] for row in rows]
         self._panel.submit(completions_of(self._renderer, self._prompt_ids, prompts, completion_ids, turns))
 
     def watch(self) -> Watch:

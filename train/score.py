@@ -3,7 +3,6 @@
 import argparse
 import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.examples import Example, select_examples
-from agentworld.data.outputs import is_same_file, require_outputs
+from agentworld.data.outputs import is_same_file, replacing, require_outputs
 from agentworld.data.schema import DOMAINS, Trajectory
 from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import counted, visible
@@ -250,11 +249,6 @@ def _print_table(title: str, headings: Sequence[str], lines: Sequence[Sequence[s
 
 
 def _write(path: Path, text: Callable[[], str]) -> None:
-    """Write beside its place and move there, so that a reader never finds half of it. Half of a surrogate pair, which
-    is no character, stands as the escape of JSON."""
-    temporary = path.parent / f".{path.name}.tmp-{os.getpid()}"
-    try:
+    """Half of a surrogate pair, which is no character, stands as the escape of JSON."""
+    with replacing(path) as temporary:
         temporary.write_text(text(), encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

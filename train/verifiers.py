@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentworld.data.errors import ContentError, RequestError
-from agentworld.data.outputs import require_outputs
+from agentworld.data.outputs import replacing, require_outputs
 from agentworld.data.schema import Trajectory
 from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
@@ -41,14 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
     endpoint = _endpoint(arguments)
     author, count = Author(JudgeClient(endpoint, endpoint, ranks=1), JudgeCache(_cache(arguments))), SynthesisCount()
     settings = SynthesisSettings(arguments.prompt_tokens, arguments.agreement, arguments.seed)
-    temporary = arguments.out.with_name(f".{arguments.out.name}.tmp-{os.getpid()}")
-    try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            for row in synthesise(_trajectories(arguments), author, rollouts, settings, count, _progress()):
-                file.write(json.dumps(row) + "\n")
-        temporary.replace(arguments.out)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(arguments.out) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        for row in synthesise(_trajectories(arguments), author, rollouts, settings, count, _progress()):
+            file.write(json.dumps(row) + "\n")
     if arguments.report is not None:
         arguments.report.write_text(json.dumps(report(count, author, rollouts), indent=2) + "\n", encoding="utf-8")
     for line in summary(count, author, rollouts, arguments.out):
