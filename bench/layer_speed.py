@@ -12,6 +12,7 @@ so embedding, head and loss drop out of it. The optimizer is not part of the ste
 
 import argparse
 import datetime
+import functools
 import json
 import statistics
 import subprocess
@@ -22,6 +23,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 from trl.trainer.utils import add_fused_lm_head
 
@@ -58,6 +60,7 @@ TINY = REAL | {
     "shared_expert_intermediate_size": 32,
 }
 LAYERS_OF_THE_MODEL = 40
+VARIANTS = ("plain", "ours", "layers", "mixers")  # the last two: ours, with all or the first half of a layer recomputed
 DOCUMENTS = (0.5, 0.2, 0.1, 0.08, 0.05, 0.03, 0.02, 0.01, 0.006, 0.004)  # parts of a packed row
 
 
@@ -107,12 +110,25 @@ def step(model: Qwen3_5MoeForCausalLM, inputs: dict, fused_head: bool) -> torch.
 def use(variant: str, packed: bool) -> dict[str, str]:
     """Put the kernels of a variant in place. Stock transformers leaks over the documents of a packed row in the
     convolution, so "plain" gets the exact torch convolution there."""
-    if variant == "ours":
+    if variant != "plain":
         return kernels.install()
     kernels.restore()
     if packed or not torch.cuda.is_available():
         return kernels.install_packing_only()
     return {}
+
+
+def recompute(model: Qwen3_5MoeForCausalLM, variant: str) -> None:
+    """Activation checkpointing of a variant: of whole layers ("layers"), of what mixes tokens, attention and Gated
+    DeltaNet ("mixers"), or none."""
+    model.activation_checkpointing_disable()
+    for layer in model.model.layers:
+        mixer = layer.linear_attn if layer.block_type == "linear_attention" else layer.self_attn
+        mixer.__dict__.pop("forward", None)
+        if variant == "mixers":
+            mixer.forward = functools.partial(checkpoint, mixer.forward, use_reentrant=False)
+    if variant == "layers":
+        model.activation_checkpointing_enable({"use_reentrant": False})
 
 
 def seconds(function: Callable[[], object], count: int, device: str) -> float:
@@ -172,22 +188,24 @@ def measure(args: argparse.Namespace, packed: bool) -> dict:
     for repeat in range(-1, args.repeats):  # the first compiles
         for variant in args.variants:
             active[variant] = use(variant, packed)
+            recompute(model, variant)
             for layers in args.layers:
                 name = f"{variant} {layers}"
                 model.config.num_hidden_layers = layers
                 if repeat < 0:
                     if device == "cuda":
                         torch.cuda.reset_peak_memory_stats()
-                    losses[name] = step(model, inputs, variant == "ours").item()
-                    step(model, inputs, variant == "ours")
+                    losses[name] = step(model, inputs, variant != "plain").item()
+                    step(model, inputs, variant != "plain")
                     peak[name] = torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None
                 else:
-                    mean = seconds(lambda v=variant: step(model, inputs, v == "ours"), args.steps, device)
+                    mean = seconds(lambda v=variant: step(model, inputs, v != "plain"), args.steps, device)
                     times.setdefault(name, []).append(1000 * mean)
     if args.profile and device == "cuda":
         for variant in args.variants:
             use(variant, packed)
-            profiles[variant] = profile_of_a_layer(model, inputs, variant == "ours", sorted(args.layers))
+            recompute(model, variant)
+            profiles[variant] = profile_of_a_layer(model, inputs, variant != "plain", sorted(args.layers))
     kernels.restore()
     tokens = rows * length
     lengths = inputs["cu_seq_lens_q"].diff().tolist() if packed else [length] * rows
@@ -252,7 +270,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--length", type=int, default=4096, help="tokens a row; packed: one row of rows x length")
     parser.add_argument("--shape", choices=["rows", "packed", "both"], default="both")
-    parser.add_argument("--variants", nargs="+", choices=["plain", "ours"], default=["plain", "ours"])
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=["plain", "ours"])
     parser.add_argument("--repeats", type=int, default=5, help="turns of each variant and slice")
     parser.add_argument("--steps", type=int, default=3, help="steps in a turn, timed together")
     parser.add_argument("--profile", action="store_true", help="kernels of one layer, by group")

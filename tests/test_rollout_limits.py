@@ -67,6 +67,7 @@ def test_the_defaults_are_those_of_trl(tmp_path) -> None:
         (("rl.rollout.batch_size=-1",), "batch_size must not be negative"),
         ((SERVER, RELEASE, "rl.rollout.server_base_url=host:8000"), "must be like http://HOST:8000"),
         ((SERVER,), "set model.export_layout=release"),
+        ((COLOCATE, "model.dtype=float32"), "Gated DeltaNet take no float32"),
     ],
 )
 def test_what_cannot_work_is_refused(overrides, said) -> None:
@@ -75,7 +76,7 @@ def test_what_cannot_work_is_refused(overrides, said) -> None:
 
 def test_a_server_may_serve_the_released_start(tmp_path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["A"], "text_config": {"num_experts": 8}}))
-    compose([SMOKE, "engine.device=auto", SERVER, f"model.path={tmp_path}"])
+    compose([SMOKE, "engine.device=auto", "model.dtype=bfloat16", SERVER, f"model.path={tmp_path}"])
     (tmp_path / "config.json").write_text(json.dumps({"num_experts": 8}))
     assert "released layout" in refusal("engine.device=auto", SERVER, f"model.path={tmp_path}")
 

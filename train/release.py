@@ -57,7 +57,7 @@ def source_of(*candidates: Path | None) -> Path | None:
 def configuration(text: Qwen3_5MoeTextConfig, source: Path | None) -> Qwen3_5MoeConfig:
     """config.json of the multimodal class around our text configuration; the rest comes from `source`, or is the
     class's default where no visual tower is carried."""
-    inner = text.to_dict()
+    inner = {"mamba_ssm_dtype": "float32"} | text.to_dict()  # vLLM's state of Gated DeltaNet; it would take bfloat16
     if source is not None:
         stored = json.loads((source / "config.json").read_text())
         mtp = {key: value for key, value in stored["text_config"].items() if key.startswith("mtp")}

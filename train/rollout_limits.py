@@ -56,6 +56,11 @@ def validate_rollout(config: Config) -> None:
         _validate_server(config)
     else:
         _validate_colocate(config)
+    if config.model.dtype == "float32":
+        raise RequestError(
+            f"rl.rollout.engine={rollout.engine}: vLLM's kernels of Gated DeltaNet take no float32; set "
+            "model.dtype=bfloat16 or rl.rollout.engine=transformers"
+        )
 
 
 def _validate_correction(rollout: RolloutSettings) -> None:

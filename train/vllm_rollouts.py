@@ -28,8 +28,9 @@ from agentworld.train.config import Config
 from agentworld.train.rollout_limits import is_released, model_length, uses_vllm
 
 COPY = "vllm_model"  # of a stage's directory: its parent in the released layout
-# vLLM 0.24 loads the multimodal class without its visual tower, and compiles no kernel of FlashInfer at first use.
-OPTIONS = {"language_model_only": True, "gdn_prefill_backend": "triton"}
+# vLLM 0.24 loads the multimodal class without its visual tower, compiles no kernel of FlashInfer at first use, and keeps
+# the state of Gated DeltaNet in float32 as training does: where config.json names no dtype it would take bfloat16.
+OPTIONS = {"language_model_only": True, "gdn_prefill_backend": "triton", "mamba_ssm_cache_dtype": "float32"}
 
 
 def arguments(config: Config, end_id: int) -> dict[str, Any]:
