@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _overrides(widths: str, sizes: dict[str, int]) -> list[str]:
+def overrides(widths: str, sizes: dict[str, int]) -> list[str]:
     return [
         "recipe=mini", "engine=zero1", "nproc=1", "wandb.mode=disabled",
         "rl.rollout.engine=vllm_colocate", "rl.rollout.batch_size=0", "rl.rollout.gpu_memory_utilization=0.3",
@@ -100,8 +100,9 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
     from agentworld.train import compat, engine, kernels, vllm_rollouts
     from agentworld.train.compose import compose
     from bench.layer_speed import machine
+    from bench.random_policy import random_trainer
 
-    config = compose(_overrides(case["widths"], case["sizes"]))
+    config = compose(overrides(case["widths"], case["sizes"]))
     engine.start_rank(config.engine)
     compat.apply()
     active = kernels.install()
@@ -111,51 +112,6 @@ def measure(case: dict[str, Any]) -> dict[str, Any]:
         found = {"start_seconds": round(seconds, 1), **watched(trainer, case)}
     facts = {"date": datetime.date.today().isoformat(), "vllm": version("vllm"), **machine(True)}
     return {**case, **found, "kernels": active, **facts}
-
-
-def random_trainer(config: Any, folder: Path, sizes: dict[str, int]) -> Any:
-    """What `rl.gspo_trainer` builds, on a random model and random prompts; the reward is the share of even tokens."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    import torch
-
-    from agentworld.data.tokenizer import train_tokenizer
-    from agentworld.train import model, rl
-    from agentworld.train.resume import Resumption
-    from agentworld.train.stage import Stage
-
-    draw = torch.Generator().manual_seed(0)
-    letters = bytes(torch.randint(97, 123, (200_000,), generator=draw).tolist()).decode()
-    tokenizer = train_tokenizer([" ".join(letters[i : i + 5] for i in range(0, len(letters), 5))], 4096)
-    (folder / "data" / "prompts").mkdir(parents=True)
-    (folder / "rl").mkdir()
-    tokenizer.save_pretrained(folder / "data" / "tokenizer")
-    model.build(config.model, tokenizer, seed=0).save_pretrained(folder / "parent")
-    columns = {"domain": "terminal", "action": "", "observation": "", "deterministic": True}
-    rows = []
-    for number in range(sizes["prompts"]):
-        length = int(torch.randint(sizes["longest_prompt"] // 8, sizes["longest_prompt"] + 1, (), generator=draw))
-        rows.append({"prompt": f"p#{number}", "prompt_ids": _drawn(tokenizer, (length,), draw).tolist(), **columns})
-    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "prompts" / "rl.parquet")
-
-    def even_tokens(completion_ids, **others) -> list[float]:
-        return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
-
-    stage = Stage("rl", config, folder, config.rl, folder / "parent", tokenizer, Resumption())
-    product, rl.reward_function = rl.reward_function, lambda *arguments: even_tokens
-    try:
-        trainer = rl.gspo_trainer(stage)
-    finally:
-        rl.reward_function = product
-    trainer.args.save_strategy = "no"
-    return trainer
-
-
-def _drawn(tokenizer: Any, shape: tuple[int, ...], draw: Any) -> Any:
-    """Random ids without the control tokens at the end of the vocabulary."""
-    import torch
-
-    return torch.randint(0, len(tokenizer) - 8, shape, generator=draw)
 
 
 def watched(trainer: Any, case: dict[str, Any]) -> dict[str, Any]:
@@ -172,12 +128,14 @@ class _Watch:
     def __init__(self, trainer: Any, sizes: dict[str, int]) -> None:
         import torch
 
+        from bench.random_policy import drawn
+
         self.trainer, self.sizes = trainer, sizes
         self.updates: list[dict[str, Any]] = []
         self.rollouts: list[dict[str, Any]] = []
         self._before: Any = None  # log-probabilities of the training engine one update ago
         shape = (sizes["fixed"], sizes["longest_prompt"])
-        self._fixed = _drawn(trainer.processing_class, shape, torch.Generator().manual_seed(1))
+        self._fixed = drawn(trainer.processing_class, shape, torch.Generator().manual_seed(1))
         generation = trainer.vllm_generation
         self._sample, self._send, self._send_seconds = generation.generate, generation.sync_weights, 0.0
         generation.generate, generation.sync_weights = self._generate, self._send_timed
@@ -237,10 +195,11 @@ class _Watch:
         import torch
         from vllm import SamplingParams
 
+        from bench.random_policy import drawn
         from bench.vllm_probabilities import Float32
 
         shape = self.sizes["fixed"], self.sizes["longest_prompt"] // 4
-        prompts = _drawn(self.trainer.processing_class, shape, torch.Generator().manual_seed(2))
+        prompts = drawn(self.trainer.processing_class, shape, torch.Generator().manual_seed(2))
         self._send()
         asked = SamplingParams(max_tokens=self.sizes["greedy_tokens"], temperature=0.0, ignore_eos=True)
         given = [{"prompt_token_ids": row.tolist()} for row in prompts]

@@ -7,9 +7,17 @@ import pytest
 import torch
 from test_vllm_rollouts import Engine, installed  # noqa: F401  a fixture
 
-from agentworld.train import engine, kernels
+from agentworld.train import engine, kernels, model
 from agentworld.train.compose import compose
+from bench import routing_noise
 from bench import vllm_rollouts as bench
+from bench.random_policy import drawn, random_tokenizer, random_trainer
+
+TINY_WIDTHS = {
+    "hidden_size": 64, "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 32,
+    "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_attention_heads": 2,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
 
 
 class Vllm(Engine):
@@ -45,14 +53,11 @@ def test_the_benchmark_finds_what_differs(tmp_path, installed, monkeypatch) -> N
     module = ModuleType("vllm")
     module.SamplingParams = SimpleNamespace
     monkeypatch.setitem(sys.modules, "vllm", module)
-    sizes = {"hidden_size": 64, "num_hidden_layers": 4, "num_experts": 4, "moe_intermediate_size": 32,
-             "shared_expert_intermediate_size": 32, "num_attention_heads": 2, "linear_num_key_heads": 2,
-             "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16, "head_dim": 32}  # fmt: skip
-    monkeypatch.setitem(bench.WIDTHS, "tiny", sizes)
-    config = compose(bench._overrides("tiny", bench.TINY))
+    monkeypatch.setitem(bench.WIDTHS, "tiny", TINY_WIDTHS)
+    config = compose(bench.overrides("tiny", bench.TINY))
     engine.start_rank(config.engine)
     kernels.install()
-    trainer = bench.random_trainer(config, tmp_path, bench.TINY)
+    trainer = random_trainer(config, tmp_path, bench.TINY)
     found = bench.watched(trainer, {"sizes": bench.TINY, "repeats": 1})
     assert [row["updates"] for row in found["updates"]] == [0, 1, 2, 3]
     for row in found["updates"]:
@@ -64,3 +69,23 @@ def test_the_benchmark_finds_what_differs(tmp_path, installed, monkeypatch) -> N
         assert row["vllm-training"]["sequence_mean"] == pytest.approx(0.25, abs=0.05)
         assert row["tokens"] <= 4 * 2 * 8
     assert found["greedy"]["tokens"] == 8 and len(found["tokens_per_s"]["vllm"]) == 1
+
+
+def test_forced_routes_are_taken(monkeypatch) -> None:
+    """The float32 model with its own routes is itself; with a shuffled choice of experts it is not."""
+    monkeypatch.setitem(bench.WIDTHS, "tiny", TINY_WIDTHS)
+    kernels.restore()
+    found = routing_noise.measure("tiny", 1, 24)
+    assert len(found["tokens_routed_otherwise"]) == 4
+    tokenizer = random_tokenizer()
+    policy = model.build(compose(bench.overrides("tiny", bench.TINY)).model, tokenizer, seed=0).float()
+    ids = drawn(tokenizer, (1, 24), torch.Generator().manual_seed(1))
+    with routing_noise.routes() as own:
+        free = routing_noise.log_probs(policy, ids)
+    with routing_noise.routes(own) as again:
+        assert torch.equal(routing_noise.log_probs(policy, ids), free)
+    assert [routing_noise.other_experts(*pair) for pair in zip(own, again, strict=True)] == [0.0] * 4
+    others = [(logits, weights, (experts + 1) % 4) for logits, weights, experts in own]
+    with routing_noise.routes(others):
+        assert not torch.allclose(routing_noise.log_probs(policy, ids), free)
+    assert 0 < routing_noise.other_experts(own[0], others[0]) <= 1

@@ -28,8 +28,8 @@ from agentworld.train.config import Config
 from agentworld.train.rollout_limits import is_released, model_length, uses_vllm
 
 COPY = "vllm_model"  # of a stage's directory: its parent in the released layout
-# vLLM 0.24 loads the multimodal class without its visual tower, compiles no kernel of FlashInfer at first use, and keeps
-# the state of Gated DeltaNet in float32 as training does: where config.json names no dtype it would take bfloat16.
+# vLLM 0.24 loads the multimodal class without its visual tower, compiles no kernel of FlashInfer at first use, and
+# keeps the state of Gated DeltaNet in float32 as training does: where config.json names no dtype it would be bfloat16.
 OPTIONS = {"language_model_only": True, "gdn_prefill_backend": "triton", "mamba_ssm_cache_dtype": "float32"}
 
 

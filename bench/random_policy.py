@@ -1,0 +1,56 @@
+"""A random model, its tokenizer and random prompts in the trainer of the RL stage."""
+
+import functools
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from agentworld.data.tokenizer import train_tokenizer
+from agentworld.train import model, rl
+from agentworld.train.config import Config
+from agentworld.train.gspo import GspoTrainer
+from agentworld.train.resume import Resumption
+from agentworld.train.stage import Stage
+
+
+def random_trainer(config: Config, folder: Path, sizes: dict[str, int]) -> GspoTrainer:
+    """What `rl.gspo_trainer` builds, on a random model and random prompts; the reward is the share of even tokens."""
+    draw, tokenizer = torch.Generator().manual_seed(0), random_tokenizer()
+    (folder / "data" / "prompts").mkdir(parents=True)
+    (folder / "rl").mkdir()
+    tokenizer.save_pretrained(folder / "data" / "tokenizer")
+    model.build(config.model, tokenizer, seed=0).save_pretrained(folder / "parent")
+    columns = {"domain": "terminal", "action": "", "observation": "", "deterministic": True}
+    rows = []
+    for number in range(sizes["prompts"]):
+        length = int(torch.randint(sizes["longest_prompt"] // 8, sizes["longest_prompt"] + 1, (), generator=draw))
+        rows.append({"prompt": f"p#{number}", "prompt_ids": drawn(tokenizer, (length,), draw).tolist(), **columns})
+    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "prompts" / "rl.parquet")
+
+    def even_tokens(completion_ids, **others) -> list[float]:
+        return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
+
+    stage = Stage("rl", config, folder, config.rl, folder / "parent", tokenizer, Resumption())
+    product, rl.reward_function = rl.reward_function, lambda *arguments: even_tokens
+    try:
+        trainer = rl.gspo_trainer(stage)
+    finally:
+        rl.reward_function = product
+    trainer.args.save_strategy = "no"
+    return trainer
+
+
+@functools.cache
+def random_tokenizer() -> PreTrainedTokenizerFast:
+    """4,096 entries, learnt from random words of five letters."""
+    draw = torch.Generator().manual_seed(0)
+    letters = bytes(torch.randint(97, 123, (200_000,), generator=draw).tolist()).decode()
+    return train_tokenizer([" ".join(letters[i : i + 5] for i in range(0, len(letters), 5))], 4096)
+
+
+def drawn(tokenizer: PreTrainedTokenizerFast, shape: tuple[int, ...], draw: torch.Generator) -> torch.Tensor:
+    """Random ids without the control tokens at the end of the vocabulary."""
+    return torch.randint(0, len(tokenizer) - 8, shape, generator=draw)
