@@ -32,13 +32,14 @@ class Workers:
         self.ending: dict[str, Outcome] = {}  # step -> how it ends instead of being done
         self.prepared = 0
         self.prompts = 8
+        self.environment = {"DS_ACCELERATOR": "cpu"}
         self.given: list[str] = []  # the recipe, where a worker needs it
 
     def launch(self, arguments, nproc, log_dir, environment) -> Outcome:
         run_dir, step = Path(arguments[2]), arguments[3]
         self.steps.append(step)
         self.ranks[step] = nproc
-        assert environment == {"DS_ACCELERATOR": "cpu"}
+        assert environment == self.environment
         if step in self.ending:
             return self.ending[step]
         stage = step.removeprefix("evaluate:")
@@ -109,6 +110,14 @@ def test_a_run_goes_through_its_stages_and_reports(workers, capsys):
         "[8/8] evaluate rl",
     ]
     assert shown[-1] == "the table"
+
+
+@pytest.mark.parametrize(("gpus", "said"), [(0, True), (1, False)])
+def test_a_run_that_looked_for_a_gpu_says_that_there_is_none(workers, monkeypatch, capsys, gpus, said):
+    monkeypatch.setattr(pipeline, "visible_gpus", lambda: gpus)
+    workers.environment = {} if gpus else workers.environment
+    assert run(workers, "engine.device=auto", "nproc=2") == 0
+    assert ("no GPU is visible" in capsys.readouterr().out) == said
 
 
 @pytest.mark.parametrize("stopped_in", ALL)

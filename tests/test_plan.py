@@ -223,6 +223,8 @@ def test_the_command_prints_writes_and_refuses(tmp_path, capsys):
         read["stages"]["rl"]["moments"].values()
     )
     assert list(tmp_path.iterdir()) == [out], "a plan makes no run directory"
+    assert main(["plan", "recipe=smoke", f"run.root={tmp_path}", "--json", str(tmp_path)]) == 2
+    assert capsys.readouterr() == ("", f"agentworld: error: --json {tmp_path}: a folder; name a file\n")
     assert main(["plan", "recipe=smoke", "nproc=3", f"run.root={tmp_path}"]) == 2
     captured = capsys.readouterr()
     assert "FAILS" in captured.out and captured.err.count("\n") == 1 and "processes" in captured.err

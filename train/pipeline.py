@@ -60,6 +60,8 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
     with open_run(config, ["agentworld", "train", *overrides]) as run_dir, _signals_interrupt():
         (run_dir / STOP_FILE).unlink(missing_ok=True)  # it stopped the start before this one
         _say(f"run {run_dir}")
+        if config.engine.device == "auto" and not gpus:
+            _say("no GPU is visible: this run trains on the CPU (engine.device=cpu says that it is meant to)")
         try:
             code = _carry_out(config, run_dir, nproc, environment)
         except KeyboardInterrupt:

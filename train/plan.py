@@ -14,6 +14,7 @@ from typing import Any
 from transformers import Qwen3_5MoeTextConfig
 
 from agentworld.data.errors import RequestError
+from agentworld.data.outputs import replacing, require_outputs
 from agentworld.train import compute, fitting, memory, vllm_memory
 from agentworld.train.architecture import Parameters, count, text_config
 from agentworld.train.compose import compose
@@ -57,11 +58,14 @@ def run(overrides: Sequence[str], json_file: Path | None, mfu: float) -> int:
     from agentworld.train.plan_table import render
     from agentworld.train.screen import screen
 
+    if json_file is not None:
+        require_outputs({"--json": json_file}, [])
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # which kernels this machine lacks is not the point here
     made = make(compose(overrides), mfu)
     screen().print(render(made))
     if json_file is not None:
-        json_file.write_text(json.dumps(as_json(made), indent=1) + "\n")
+        with replacing(json_file) as file:
+            file.write_text(json.dumps(as_json(made), indent=1) + "\n")
     if made.failed:
         raise RequestError(_summary(made.failed))
     return DONE
