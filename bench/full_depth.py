@@ -11,30 +11,34 @@ itself would evaluate the model before and after. ZeRO-3, experts over all GPUs.
 
     base          the weights, drawn and written by several processes: parameters, bytes, seconds, gb_per_s
     rows4k        CPT on rows of one document of 4,096 tokens, as many to a micro-batch as the plan says to fit the card
-                  beside its headroom, activations kept if one row fits so, else recomputed
+                  beside its headroom (`rows_out_of_memory`: those that did not fit, then half), activations recomputed
     packed32k     CPT on rows of 32,768 tokens of six documents, one to a micro-batch, activations recomputed; then the
                   live export, if the disk has room
     checkpoint    CPT on fewer layers, whose base, checkpoint and export fit --disk: three steps, a checkpoint after the
                   second, the export; then new processes resume it and take the third step again
-    rl            two rollouts of 8 prompts x 8 completions, sampled by transformers, each used in two optimizer steps
+    rl            two rollouts of 8 prompts x 8 completions, sampled by transformers, each used in two optimizer steps;
+                  random weights gain no reward, so the loss is 0, and costs what another does
+    rows4k-kept   as rows4k, activations kept: the fewer rows that fit so
 
 Fields. GB are 10^9 bytes, GiB 2^30; lists "of_each_rank" are in the order of the ranks.
 
-    layers, parameters, gpus, engine, expert_parallel, recompute, rows_per_device, row_tokens: what ran
+    layers, parameters, gpus, offload, engine, recompute, rows_per_device, row_tokens, prompts, completions,
+    prompt_tokens (mean), completions_per_device, device and versions: what ran; of checkpoint layers_of_the_model and
+    disk_gb say what its layers were chosen from
     tokens_a_step           over all GPUs; every token carries a loss
     losses, norms, load_max_over_mean   of each step, as the trainer logged them (train/router_load.py)
     seconds                 of each step but the profiled one, on the slowest rank, optimizer included, rows not
     tokens_per_s_a_gpu      median and range of the timed steps, without the warm ones
     matrix_product_tflops_of_each_rank  bf16, 8192 x 8192, on all GPUs at once, right before the steps
-    mfu                     operations of forward and backward pass (`layer_speed.layer_flops`, and head and embedding;
-                            recomputing is not counted) over the median step and the mean matrix product
+    operations_a_gpu        of forward and backward pass, recomputing not counted (`layer_speed.layer_flops`, the head)
+    mfu                     these over the median step and the mean matrix product
     peak_gib_of_each_rank   allocated, from the second step on; reserved: with what the allocator keeps
     planned_gib, planned_over_measured  `agentworld plan`'s peak of the stage, and over the largest rank's
     communication_of_each_rank  of the profiled last step, milliseconds (`kernel_groups.communication`)
     load                    from_pretrained into the partitions: seconds of the slowest rank, GB/s of the files. The
                             first after base reads the disk, later ones what the page cache still holds
     checkpoint, resume      the trainer's save until it is whole and synced, DeepSpeed's load (page cache dropped):
-                            seconds, bytes on disk, GB/s; the loss of the third step before and after the resume
+                            seconds, bytes on disk, GB/s; the resumed `losses` are to be the last of those before
     export                  shards with their hashes: bytes on disk, seconds, GB/s; `in_transformers`: keys that plain
                             `from_pretrained` on the meta device finds missing, unexpected or of another shape
     rollouts                of each rollout, on the slowest rank: seconds of sampling, of reward, of log_probs (of the
@@ -52,11 +56,12 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 PROGRAM = "bench.full_depth"
-CASES = ("rows4k", "packed32k", "checkpoint", "rl")
+CASES = ("rows4k", "packed32k", "checkpoint", "rl", "rows4k-kept")
 LAYERS = 40
 
 
@@ -110,6 +115,7 @@ def _measured(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "packed32k": full_depth_cases.packed32k,
         "checkpoint": full_depth_cases.checkpoint,
         "rl": full_depth_cases.rl,
+        "rows4k-kept": partial(full_depth_cases.rows4k, recompute=False),
     }
     started = time.perf_counter()
     head = {"case": name, "gpus": options.gpus, "offload": options.offload}

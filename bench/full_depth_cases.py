@@ -15,6 +15,7 @@ from agentworld.train.compose import compose
 from agentworld.train.config import Config
 from bench import full_depth_lines as lines
 from bench import full_depth_setup as setup
+from bench.rank_processes import RankError
 
 BASE_PROCESSES = 24  # a shard of 4 GiB each: the 35B model has 17
 STEPS = lines.WARM + lines.TIMED + 1  # the last one profiled
@@ -22,49 +23,53 @@ SAVED_STEP, LAST_STEP = 2, 3  # of the case of a checkpoint
 ROLLOUTS, MINI_BATCHES = 2, 2
 
 
-def rows4k(options: Namespace) -> dict[str, Any]:
-    """Rows of one document, activations kept where one row fits so, else recomputed."""
-    card, chosen = lines.card_bytes(options), None
-    for recomputed in (False, True):
-        keys = [setup.recompute(recomputed), f"data.cpt_row_tokens={options.sizes.short_row}"]
-        config = _config(options, options.layers, "cpt", STEPS, keys)
-        chosen = setup.fitting_rows(config, "cpt", options.sizes.micro_batches, card)
-        if chosen:
-            break
+def rows4k(options: Namespace, recompute: bool = True) -> dict[str, Any]:
+    """Rows of one document, as many as the plan says to fit."""
+    keys = [setup.recompute(recompute), f"data.cpt_row_tokens={options.sizes.short_row}"]
+    config = _config(options, options.layers, "cpt", STEPS, keys)
+    chosen = setup.fitting_rows(config, "cpt", options.sizes.micro_batches, lines.card_bytes(options))
     if chosen is None:
         raise RequestError(f"the plan says that no row fits with {options.layers} layers; lower --layers")
-    config.cpt.rows_per_device, planned = chosen
-    return _cpt(options, config, "rows4k", planned, packed=False, export=False)
+    config.cpt.rows_per_device = chosen
+    return _cpt(options, config, "rows4k" if recompute else "rows4k-kept", packed=False, export=False)
 
 
 def packed32k(options: Namespace) -> dict[str, Any]:
-    """Packed rows, recomputed, then the export of the whole model where the disk has room."""
+    """Packed rows, then the export of the whole model where the disk has room."""
     keys = [setup.recompute(True), f"data.cpt_row_tokens={options.sizes.long_row}", "cpt.rows_per_device=1"]
     config = _config(options, options.layers, "cpt", STEPS, keys)
-    planned = setup.planned_peak(config, "cpt")
     room = _disk(options) > 1.02 * setup.weight_bytes(Path(config.model.path))
-    line = _cpt(options, config, "packed32k", planned, packed=True, export=room)
-    return line if room else line | {"export": None}
+    return _cpt(options, config, "packed32k", packed=True, export=room)
 
 
-def _cpt(options: Namespace, config: Config, name: str, planned: int, packed: bool, export: bool) -> dict[str, Any]:
-    """Warm, timed and profiled steps."""
-    run_dir = _new_run(options, config, name)
-    rows, tokens = config.cpt.rows_per_device * options.gpus, config.data.cpt_row_tokens
-    _write_rows(options, run_dir, rows * STEPS, tokens, packed)
+def _cpt(options: Namespace, config: Config, name: str, packed: bool, export: bool) -> dict[str, Any]:
+    """Warm, timed and profiled steps; where the card is too small for the rows after all, once more with half."""
     watch = {"profiled_step": STEPS, "saved_step": 0, "export": export}
-    ranks, host = lines.start_ranks(options, run_dir, "cpt", watch)
+    tokens, failed = config.data.cpt_row_tokens, []
+    while True:
+        run_dir = _new_run(options, config, name)
+        rows = config.cpt.rows_per_device * options.gpus
+        _write_rows(options, run_dir, rows * STEPS, tokens, packed)
+        try:
+            ranks, host = lines.start_ranks(options, run_dir, "cpt", watch)
+            break
+        except RankError as error:
+            if "out of memory" not in str(error) or config.cpt.rows_per_device == 1:
+                raise
+        failed.append(config.cpt.rows_per_device)
+        config.cpt.rows_per_device //= 2
     line = {
         **lines.head(options, config, ranks),
         "rows_per_device": config.cpt.rows_per_device,
+        "rows_out_of_memory": failed,
         "row_tokens": tokens,
         "tokens_a_step": rows * tokens,
         **lines.steps(ranks, rows * tokens / options.gpus, lines.operations(config, packed)),
-        **lines.gpu_memory(ranks, planned),
+        **lines.gpu_memory(ranks, setup.planned_peak(config, "cpt")),
         "load": lines.speed(ranks, "load", setup.weight_bytes(Path(config.model.path))),
         "host_gib": host,
     }
-    return line | {"export": lines.export(ranks, run_dir / "cpt" / "export")} if export else line
+    return line | {"export": lines.export(ranks, run_dir / "cpt" / "export") if export else None}
 
 
 def checkpoint(options: Namespace) -> dict[str, Any]:
@@ -87,6 +92,7 @@ def checkpoint(options: Namespace) -> dict[str, Any]:
         **lines.head(options, config, ranks),
         "layers_of_the_model": options.layers,
         "disk_gb": budget / 1e9,
+        "tokens_a_step": options.gpus * tokens,
         "losses": ranks[0]["steps"]["losses"],
         "load": lines.speed(ranks, "load", base),
         "checkpoint": lines.speed(ranks, "checkpoint", size),
@@ -118,7 +124,7 @@ def rl(options: Namespace) -> dict[str, Any]:
     chosen = setup.fitting_rows(config, "rl", dividing, lines.card_bytes(options))
     if chosen is None:
         raise RequestError(f"the plan says that no completion fits with {options.layers} layers; lower --layers")
-    config.rl.completions_per_device, planned = chosen
+    config.rl.completions_per_device = chosen
     run_dir = _new_run(options, config, "rl")
     path = run_dir / "data" / "prompts" / "rl.parquet"
     lengths = setup.write_random_prompts(path, _tokenizer(options), ROLLOUTS * sizes.prompts, sizes.prompt)
@@ -132,7 +138,7 @@ def rl(options: Namespace) -> dict[str, Any]:
         "completions_per_device": config.rl.completions_per_device,
         "rollouts": lines.rollouts(ranks, run_dir / "rl" / "completions", ROLLOUTS, MINI_BATCHES),
         **{key: ranks[0]["steps"][key] for key in ("losses", "norms", "load_max_over_mean")},
-        **lines.gpu_memory(ranks, planned),
+        **lines.gpu_memory(ranks, setup.planned_peak(config, "rl")),
         "load": lines.speed(ranks, "load", setup.weight_bytes(Path(config.model.path))),
         "host_gib": host,
     }

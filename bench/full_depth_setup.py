@@ -8,8 +8,8 @@ import copy
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Sizes:
     micro_batches: tuple[int, ...] = (32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 
 
-TINY = Sizes(128, 512, 160, 8, 2, 4, 700, (2, 1))
+TINY = Sizes(128, 256, 160, 8, 2, 4, 700, (2, 1))
 TINY_ARCHITECTURE = {"hidden_size": 64, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}
 
 
@@ -108,15 +108,14 @@ def planned_peak(config: Config, stage: str) -> int:
     return memory.estimate(config, architecture, count(architecture), engine, config.nproc)[stage].peak
 
 
-def fitting_rows(config: Config, stage: str, rows: Sequence[int], card: int | None) -> tuple[int, int] | None:
-    """The first number of rows in a micro-batch of a rank that the plan says to fit a card beside the headroom, and the
-    planned peak in bytes; None where none does. Without a card the first is taken."""
+def fitting_rows(config: Config, stage: str, rows: Sequence[int], card: int | None) -> int | None:
+    """The first number of rows in a micro-batch of a rank that the plan says to fit a card of so many bytes beside the
+    headroom; None where none does. Without a card it is the first."""
     config = copy.deepcopy(config)
     for number in rows:
         setattr(getattr(config, stage), "completions_per_device" if stage == "rl" else "rows_per_device", number)
-        peak = planned_peak(config, stage)
-        if card is None or peak <= (1 - memory.HEADROOM) * card:
-            return number, peak
+        if card is None or planned_peak(config, stage) <= (1 - memory.HEADROOM) * card:
+            return number
     return None
 
 
@@ -148,25 +147,22 @@ def tokenizer_of(directory: Path, vocabulary: int) -> Path:
 
 def write_base(config: Config, tokenizer: Path, directory: Path) -> None:
     """Random weights in a Hugging Face directory, without hand-off; collective, each rank draws and writes its own
-    shards. Called on ranks of a gloo group."""
+    shards."""
     from transformers import Qwen3_5MoeForCausalLM
 
     from agentworld.train import base, export, model
-    from agentworld.train.shards import Entry
 
     with torch.device("meta"):
         shapes = Qwen3_5MoeForCausalLM(model.random_config(config.model, load_tokenizer(tokenizer)))
     shapes.to(model.DTYPES[config.model.dtype])
-    rank = torch.distributed.get_rank()
-
-    def on_its_writer(entries: Iterator[Entry]) -> Iterator[Entry]:
-        for entry in entries:
-            fetch = entry.fetch
-            own = lambda writer, fetch=fetch: fetch(writer) if writer == rank else None  # noqa: E731
-            yield Entry(entry.name, entry.shape, entry.dtype, own)
-
-    entries = list(on_its_writer(base.random_entries(shapes, config.seed)))
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    entries = [drawn_by_its_writer(entry, rank) for entry in base.random_entries(shapes, config.seed)]
     export.write(entries, shapes.config, directory, "text")
+
+
+def drawn_by_its_writer(entry: Any, rank: int) -> Any:
+    """An entry of an export whose values are made on the rank that writes them only."""
+    return replace(entry, fetch=lambda writer: entry.fetch(writer) if writer == rank else None)
 
 
 def weight_bytes(directory: Path) -> int:
