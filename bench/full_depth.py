@@ -41,10 +41,11 @@ Fields. GB are 10^9 bytes, GiB 2^30; lists "of_each_rank" are in the order of th
                             seconds, bytes on disk, GB/s; the resumed `losses` are to be the last of those before
     export                  shards with their hashes: bytes on disk, seconds, GB/s; `in_transformers`: keys that plain
                             `from_pretrained` on the meta device finds missing, unexpected or of another shape
-    rollouts                of each rollout, on the slowest rank: seconds of sampling, of reward, of log_probs (of the
+    rollouts                of each rollout, on the rank whose steps took longest: seconds of sampling, of reward, of log_probs (of the
                             policy that sampled, and advantages), of training (both steps without these), and the
                             sampled tokens
-    host_gib                highest while the case ran (`rank_processes.run`); case_seconds: all of it
+    host_gib                highest while the case ran (`rank_processes.run`); case_seconds: all of it, with
+                            the weights that it found missing
 """
 
 import argparse
@@ -86,7 +87,9 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     layout = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(prog=f"python -m {PROGRAM}", description=__doc__, formatter_class=layout)
-    parser.add_argument("--gpus", type=int, default=8, help="ranks; with --tiny processes on the CPU")
+    parser.add_argument(
+        "--gpus", type=int, default=8, choices=(1, 2, 4, 8), help="ranks; with --tiny processes on the CPU"
+    )
     parser.add_argument("--layers", type=int, help=f"a multiple of 4; default {LAYERS}, or what memory has room for")
     parser.add_argument("--offload", action="store_true", help="parameters and optimizer in CPU memory")
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
@@ -149,12 +152,15 @@ def _layers(options: argparse.Namespace) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this process and its children may still take: of the host, or of its control group."""
+    """Bytes that this process and its children may still take, of the host or of its control group; files in the page
+    cache give way."""
     text = Path("/proc/meminfo").read_text()
     available = next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable:")) << 10
     group = Path("/sys/fs/cgroup")
     if (group / "memory.max").is_file() and (limit := (group / "memory.max").read_text().strip()) != "max":
-        available = min(available, int(limit) - int((group / "memory.current").read_text()))
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        taken = int((group / "memory.current").read_text()) - int(statistics["file"])
+        available = min(available, int(limit) - taken)
     return available
 
 

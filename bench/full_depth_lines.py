@@ -128,21 +128,22 @@ def in_transformers(directory: Path) -> dict[str, Any]:
 
 
 def rollouts(ranks: Sequence[dict[str, Any]], completions: Path, count: int, mini_batches: int) -> list[dict]:
-    """One entry a rollout.
+    """One entry a rollout, of the rank whose steps took longest.
 
     Args:
         completions: where the stage has written what it sampled; mini_batches: optimizer steps of a rollout.
     """
     found = []
-    sampling, reward, whole = (slowest(ranks, name) for name in ("rollout", "reward", "rollout_and_scoring"))
     for number in range(count):
         first = number * mini_batches
-        taken = max(sum(rank["steps"]["seconds"][first : first + mini_batches]) for rank in ranks)
+        of_steps = [sum(rank["steps"]["seconds"][first : first + mini_batches]) for rank in ranks]
+        calls = ranks[of_steps.index(max(of_steps))]["seconds_of_calls"]
+        sampling, reward, both = (calls[name][number] for name in ("rollout", "reward", "rollout_and_scoring"))
         files = list(completions.glob(f"step_{first:05d}_rank_*.parquet"))
         tokens = sum(sum(pq.read_table(file)["sampled_tokens"].to_pylist()) for file in files)
-        seconds = {"sampling": sampling[number], "reward": reward[number]}
-        seconds |= {"log_probs": whole[number] - sum(seconds.values()), "training": taken - whole[number]}
-        found.append({**seconds, "sampled_tokens": tokens, "tokens_per_s": tokens / sampling[number]})
+        seconds = {"sampling": sampling, "reward": reward, "log_probs": both - sampling - reward}
+        seconds |= {"training": max(of_steps) - both}
+        found.append({**seconds, "sampled_tokens": tokens, "tokens_per_s": tokens / sampling})
     return found
 
 

@@ -67,8 +67,8 @@ def _wait(
 ) -> str | None:
     """Until all have ended, or one failed, or time ran out; what went wrong, if anything."""
     end, next_sample = time.monotonic() + limit, 0.0
-    while any(process.poll() is None for process in processes):
-        if any(process.returncode for process in processes):
+    while None in (codes := [process.poll() for process in processes]):  # each is asked: a later one may have failed
+        if any(codes):
             return "a rank failed"
         if time.monotonic() > end:
             return f"not done after {limit:.0f} s"

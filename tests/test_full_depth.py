@@ -1,9 +1,12 @@
 """The benchmark of a whole model on one host: on two gloo ranks its numbers are those of the files that it leaves."""
 
 import json
+import os
 from argparse import Namespace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,7 +18,7 @@ from agentworld.train.architecture import count, text_config
 from agentworld.train.compose import compose, load_recipe
 from agentworld.train.compute import flops_per_token
 from agentworld.train.shards import Entry
-from bench import full_depth, full_depth_cases, full_depth_lines, full_depth_setup
+from bench import full_depth, full_depth_cases, full_depth_lines, full_depth_setup, process_tree, rank_processes
 from bench.rank_processes import RankError
 
 TINY = Namespace(gpus=2, tiny=True, offload=False, overrides=[], layers=4, disk=None, out=None, limit=1.0)
@@ -96,6 +99,30 @@ def test_speed_is_that_of_the_slowest_rank_without_the_warm_steps(folder, monkey
     assert line["mfu"] == pytest.approx(line["operations_a_gpu"] / 2 / 1e12)
     assert line["load"]["seconds"] == 90.0 and line["load"]["gb_per_s"] == line["load"]["bytes"] / 90e9
     assert line["planned_over_measured"] == line["planned_gib"] / 4.0
+
+
+def test_a_rollout_is_divided_into_what_its_seconds_went_to(tmp_path) -> None:
+    calls = {"rollout": [5.0, 2.0], "reward": [1.0, 0.5], "rollout_and_scoring": [9.0, 3.0]}
+    slow = {"seconds_of_calls": calls, "steps": {"seconds": [8.0, 2.0, 4.0, 1.0]}}
+    fast = {"seconds_of_calls": {name: [0.1, 0.1] for name in calls}, "steps": {"seconds": [7.0, 2.5, 3.5, 1.0]}}
+    for rank in range(2):
+        for step in (0, 2):
+            path = tmp_path / f"step_{step:05d}_rank_{rank}.parquet"
+            pq.write_table(pa.table({"sampled_tokens": [7, 1 + step]}), path)
+    first, second = full_depth_lines.rollouts([fast, slow], tmp_path, count=2, mini_batches=2)
+    seconds = {"sampling": 5, "reward": 1, "log_probs": 3, "training": 1}
+    assert first == seconds | {"sampled_tokens": 16, "tokens_per_s": 3.2}
+    assert (second["log_probs"], second["training"], second["sampled_tokens"]) == (0.5, 2.0, 20)
+
+
+def test_a_rank_that_fails_ends_the_others_and_is_named(tmp_path) -> None:
+    fails = "import os; assert os.environ['WORLD_SIZE'] == '2'; raise ValueError('no such thing')"
+    logs = [tmp_path / "0.log", tmp_path / "1.log"]
+    with pytest.raises(RankError, match="a rank failed; rank 1: ValueError: no such thing"):
+        rank_processes.run([["-c", "import time; time.sleep(60)"], ["-c", fails]], logs, 50, {})
+    with pytest.raises(RankError, match="not done after 0 s"):
+        rank_processes.run([["-c", "import time; time.sleep(60)"]], logs[:1], 0.3, {})
+    assert not process_tree.below(os.getpid())
 
 
 def test_operations_are_those_of_the_plan() -> None:
