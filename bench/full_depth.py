@@ -41,9 +41,9 @@ Fields. GB are 10^9 bytes, GiB 2^30; lists "of_each_rank" are in the order of th
                             seconds, bytes on disk, GB/s; the resumed `losses` are to be the last of those before
     export                  shards with their hashes: bytes on disk, seconds, GB/s; `in_transformers`: keys that plain
                             `from_pretrained` on the meta device finds missing, unexpected or of another shape
-    rollouts                of each rollout, on the rank whose steps took longest: seconds of sampling, of reward, of log_probs (of the
-                            policy that sampled, and advantages), of training (both steps without these), and the
-                            sampled tokens
+    rollouts                of each rollout, on the rank whose steps took longest: seconds of sampling, of reward, of
+                            log_probs (of the policy that sampled, and advantages), of training (both steps without
+                            these), and the sampled tokens of all ranks
     host_gib                highest while the case ran (`rank_processes.run`); case_seconds: all of it, with
                             the weights that it found missing
 """
