@@ -16,12 +16,8 @@ failed or a loss or gradient norm differs by more than the tolerance.
 
 import argparse
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +87,7 @@ def _options() -> argparse.Namespace:
 
 def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run a case in processes of its own, one a rank; its line, with "error" where a rank failed or time ran out."""
-    from agentworld.train.launch import free_port
+    from bench import rank_processes
 
     ranks, zero, degree = CASES[name]
     case = {"case": name, "widths": options.widths, "ranks": ranks, "zero": zero, "expert_parallel": degree}
@@ -99,38 +95,14 @@ def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as temporary:
         logs = options.logs or Path(temporary)
         logs.mkdir(parents=True, exist_ok=True)
-        place = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        processes, files, results = [], [], []
-        for rank in range(ranks):
-            results.append(Path(temporary) / f"{rank}.json")
-            files.append(logs / f"{options.widths}-{name}-{rank}.log")
-            command = [sys.executable, "-m", PROGRAM, "--one", json.dumps(case), "--result", str(results[-1])]
-            environment = os.environ | place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            with files[-1].open("w") as log:
-                processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
-        reason = _wait(processes, options.limit)
-        if reason is not None:
-            rank = max(range(ranks), key=lambda r: processes[r].returncode not in (0, -signal.SIGKILL))
-            output = files[rank].read_text(errors="replace").strip().splitlines() or ["no output"]
-            said = [text for text in output if "Error: " in text] or output  # NCCL warns after the exception
-            return {**case, "error": f"{reason}; rank {rank}: {said[-1][:400]}"}
+        results = [Path(temporary) / f"{rank}.json" for rank in range(ranks)]
+        files = [logs / f"{options.widths}-{name}-{rank}.log" for rank in range(ranks)]
+        commands = [["-m", PROGRAM, "--one", json.dumps(case), "--result", str(result)] for result in results]
+        try:
+            rank_processes.run(commands, files, options.limit, {})
+        except rank_processes.RankError as error:
+            return {**case, "error": str(error)}
         return {**case, **_line([json.loads(result.read_text()) for result in results])}
-
-
-def _wait(processes: list[subprocess.Popen], limit: float) -> str | None:
-    """Wait for all; after a failure or the limit end the rest. What went wrong, if anything."""
-    end, reason = time.monotonic() + limit, None
-    while reason is None and any(process.poll() is None for process in processes):
-        if any(process.returncode for process in processes):
-            reason = "a rank failed"
-        elif time.monotonic() > end:
-            reason = f"not done after {limit:.0f} s"
-        time.sleep(0.05)
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    return reason or ("a rank failed" if any(process.returncode for process in processes) else None)
 
 
 def _line(ranks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from bench.kernel_groups import communication
 
 class StepRecorder(TrainerCallback):
     """Loss, gradient norm, router load and seconds of each step (without the loading of its rows), peak memory from the
-    second step on, and a profile of one step, whose seconds are left out."""
+    second step on, and a profile of one step, whose seconds are left out. `profiled_step=0`: no step is profiled."""
 
     def __init__(self, gpu: bool, profiled_step: int) -> None:
         self._gpu, self._profiled = gpu, profiled_step
@@ -42,6 +42,10 @@ class StepRecorder(TrainerCallback):
         elif self._profiler is not None:
             self._profiler.__exit__(None, None, None)
             self._communication = communication(self._profiler.events())
+
+    def on_train_end(self, args, state, control, **kwargs) -> None:
+        if self._gpu and not self._profiled:
+            self._peak = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
 
     def on_log(self, args, state, control, logs=None, **kwargs) -> None:
         if logs is not None and "loss" in logs:
