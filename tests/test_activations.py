@@ -226,6 +226,27 @@ def test_a_layer_is_its_parts(case, kind):
     assert found == pytest.approx(case.tokens * formula, rel=0.02)
 
 
+@pytest.mark.parametrize("recomputed", ["none", "mixers"])
+@pytest.mark.parametrize("kind", ["linear_attention", "full_attention"])
+def test_a_layer_holds_what_the_formulas_say(case, kind, recomputed, rows_of_triton):
+    """Alive at the widest moment of a layer's forward and backward pass: in the MoE block, or in the mixer when what
+    the block saved is free again. Gradients of weights come one by one, and are counted elsewhere."""
+    case.model.set_experts_implementation("grouped_mm")
+    number = 3 if kind == "full_attention" else 0
+    mask = torch.ones(case.tokens, case.tokens, dtype=torch.bool).tril()[None, None]
+    options = {"position_embeddings": case.rotary, "attention_mask": mask if number else None}
+    if recomputed == "mixers":
+        recompute.recompute_mixers(case.model)
+    with LiveStorage() as live:
+        out = case.layers[number](case.hidden, **options)
+        torch.autograd.grad(out, case.hidden, torch.ones_like(out))
+    recompute.keep_mixers(case.model)
+    stage = memory.Stage(case.config, count(case.config), memory.Engine(1), 1, "bfloat16")
+    saved, working = stage._saved(memory.Batch(1, case.tokens, case.tokens, ONE_DOCUMENT, masked=True), recomputed)
+    router = case.tokens * activations.router_loss(case.config, E)
+    assert live.peak == pytest.approx(saved[number] - router + working[number], rel=0.06)
+
+
 @pytest.mark.parametrize("recomputed,error", [("none", 0.03), ("mixers", 0.03), ("layers", 0.06)])
 def test_the_model_from_embedding_to_loss(case, recomputed, error):
     """All layers, the router's loss, the final norm and TRL's chunked head, as the trainers call them."""

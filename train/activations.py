@@ -162,15 +162,16 @@ def backward_mixer(c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels,
     fla's delta rule, when the gated output is done, too: fla/ops/gated_delta_rule/chunk.py:113 keeps all of it until it
     returns, by value head: w, u, new values, two states a chunk, and the gradients of output, q, k, w, values (twice)
     and k once more; beside them those of the gate and of the residual stream. Attention: the gradients of output, gate,
-    q, k, v and of the residual stream. transformers' delta rule goes one operation at a time: nothing is counted.
+    q, k, v and of the residual stream. transformers' delta rule, one operation at a time: by value head the float32
+    gradients of three [64, 64] matrices a chunk, of a key and of a value.
     """
     freed = saved_moe + norm(c.hidden_size, e, kernels)
     if kind == "full_attention":
         queries, keys = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
         return e * (3 * queries + 2 * keys + c.hidden_size) - freed
-    if kernels.delta_rule != "fla":
-        return -freed
     heads, key, value = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    if kernels.delta_rule != "fla":
+        return 4 * heads * (3 * CHUNK + key + value) - freed
     rule = e * heads * (5 * key + 5 * value + 2 * key * value / CHUNK)
     rule += e * heads * value + e * c.hidden_size
     return rule - freed - _gated_output(c, e, kernels)
