@@ -1,6 +1,7 @@
 """`model.recompute`: the same losses and gradients whatever is computed again, and only what was asked for."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from agentworld.data.errors import RequestError
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import engine, kernels, model
 from agentworld.train.compose import compose
-from agentworld.train.config import ArchitectureSettings, EngineSettings, ModelSettings
+from agentworld.train.config import ArchitectureSettings, Config, ModelSettings
 from agentworld.train.recompute import keep_mixers, mixers, recompute_mixers
 from bench import cpt_slice, vllm_rollouts
 
@@ -129,38 +130,45 @@ def test_a_cache_is_written_once(policy) -> None:
     assert_equal(cached, step(policy, input_ids=prompt, labels=prompt, use_cache=False))
 
 
-def trained(name: str, choice: str, folder: Path) -> tuple[dict, dict[str, torch.Tensor], Counter[str]]:
+def trained(config: Config, name: str, folder: Path) -> tuple[dict, dict[str, torch.Tensor], Counter[str]]:
     """One step of a stage's own trainer: what it logs, the weights after it, and what was computed how often in it."""
-    sizes = [f"model.architecture.{key}={value}" for key, value in vars(SIZES).items()]
-    keys = ["rl.prompts_per_rollout=2", "rl.num_generations=2", "rl.mini_batches=1", "rl.completions_per_device=4"]
-    keys += ["rl.max_completion_tokens=8", f"{name}.max_steps=1", f"{name}.warmup_steps=0"]
-    config = compose(["recipe=smoke", "nproc=1", f"model.recompute={choice}", *sizes, *keys])
     AcceleratorState._reset_state()
     GradientState._reset_state()
     torch.manual_seed(0)
     if name == "rl":
         trainer = vllm_rollouts.random_trainer(config, folder, {"prompts": 2, "longest_prompt": 24})
     else:
-        rows = [{key: packed_row()[key][0].tolist() for key in ("input_ids", "labels")} | {"seq_lengths": LENGTHS}] * 4
+        rows = [{key: packed_row()[key][0].tolist() for key in ("input_ids", "labels")} | {"seq_lengths": LENGTHS}]
         policy = model.build(config.model, TOKENIZER, seed=0)
         trainer = cpt_slice.packed_trainer(config, folder, policy, rows)
     runs = counted(trainer.model)
     trainer.train()
-    assert trainer.args.gradient_checkpointing is trainer.model.is_activation_checkpointing is (choice == "layers")
+    whole_layers = config.model.recompute == "layers"
+    assert trainer.args.gradient_checkpointing is trainer.model.is_activation_checkpointing is whole_layers
     logged = {key: trainer.state.log_history[0][key] for key in ("loss", "grad_norm")}
     return logged, {key: value.detach().clone() for key, value in trainer.model.named_parameters()}, runs
 
 
-@pytest.mark.parametrize("name", ["cpt", "rl"])
-def test_the_trainer_of_a_stage_recomputes_what_its_recipe_says(name, tmp_path) -> None:
-    """The same step of the same samples. In RL the rollout and its log-probabilities have no backward pass."""
+@pytest.mark.parametrize("name,choices", [("cpt", ("mixers", "layers")), ("rl", ("mixers",))])
+def test_the_trainer_of_a_stage_recomputes_what_its_recipe_says(name, choices, tmp_path) -> None:
+    """The same step of the same samples. In RL the rollout has no backward pass."""
     kernels.install()
-    engine.start_rank(EngineSettings(device="cpu"))
-    found = {choice: trained(name, choice, tmp_path / choice) for choice in ("none", "mixers", "layers")}
+    config = compose(["recipe=smoke"])
+    engine.start_rank(config.engine)
+    step = {"max_steps": 1, "warmup_steps": 0}
+    rollout = {"prompts_per_rollout": 2, "num_generations": 4, "mini_batches": 1, "completions_per_device": 8}
+    config.cpt = replace(config.cpt, **step, rows_per_device=1)
+    config.rl = replace(config.rl, **step, **rollout, max_completion_tokens=8)
+    config.model = replace(config.model, architecture=SIZES)
+    found = {}
+    for choice in ("none", *choices):
+        config.model = replace(config.model, recompute=choice)
+        found[choice] = trained(config, name, tmp_path / choice)
     logged, weights, runs = found["none"]
-    assert runs["mixer"] == runs["moe"] >= LAYERS
-    for choice, more in (("mixers", 0), ("layers", LAYERS)):
+    assert logged["grad_norm"] > 0.01 and runs["mixer"] == runs["moe"] >= LAYERS
+    for choice in choices:
         assert found[choice][0] == pytest.approx(logged, abs=1e-6)
+        more = LAYERS if choice == "layers" else 0
         assert found[choice][2] == {"mixer": runs["mixer"] + LAYERS, "moe": runs["moe"] + more}
         for key, weight in weights.items():
             torch.testing.assert_close(found[choice][1][key], weight, rtol=1e-6, atol=1e-6)
