@@ -201,14 +201,10 @@ class Stage:
 
     def _saved(self, batch: Batch, recompute: str) -> tuple[list[int], list[int]]:
         """Bytes of each layer from forward to backward pass, and what its backward pass needs beside, in the MoE block
-        or in the mixer.
-
-        Recomputed, a layer keeps its input and is computed again at its turn with all that it saves; a mixer keeps its
-        input in place of what it saves, and is computed again when the MoE block's backward pass is done.
-        """
-        c, e, tokens = self.architecture, self.e, batch.all_tokens
+        or in the mixer. What is recomputed keeps its input, and saves the rest at its turn: a layer all of it, a mixer
+        when the backward pass of the MoE block is done."""
+        c, e, tokens, degree = self.architecture, self.e, batch.all_tokens, self.engine.expert_parallel
         router, stream = tokens * activations.router_loss(c, e), tokens * e * c.hidden_size
-        degree = self.engine.expert_parallel
         moe = activations.moe(c, e, batch.kernels, tokens, degree)
         gradients = e * self.layer_experts if self.engine.zero_stage > 1 else 0
         saved, working = [], []

@@ -33,7 +33,7 @@ def _heading(plan: Plan) -> list[Text]:
         Text(f"plan of {config.recipe}, stage={config.stage}: an estimate, nothing was run", style="bold"),
         Text(
             f"{plan.ranks} ranks, ZeRO-{engine.zero_stage}{offload}, experts over {engine.expert_parallel}, "
-            f"{config.model.dtype}, recomputed in the backward pass: {config.model.recompute}"
+            f"{config.model.dtype}, recomputed: {config.model.recompute}"
         ),
         Text(
             f"architecture: {plan.source}\n" + ", ".join(f"{key} {getattr(plan.architecture, key):,}" for key in SIZES)

@@ -16,12 +16,11 @@ from transformers import Qwen3_5MoeForCausalLM
 
 
 def recompute_mixers(model: Qwen3_5MoeForCausalLM) -> None:
-    """Let the mixer of each layer keep its inputs only, while `model` trains. A second call changes nothing.
+    """Let the mixer of each layer keep its inputs only, while `model` trains.
 
     It lives in this process alone: no weight, no name and no field of the configuration changes. The forward hooks of a
     mixer (ZeRO-3's) stay outside, those of the modules in it run again.
     """
-    keep_mixers(model)
     for mixer in mixers(model):
         mixer.forward = functools.partial(_forward, mixer, mixer.forward)
 
