@@ -9,6 +9,7 @@ from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from agentworld.data.tokenizer import train_tokenizer
 from agentworld.train import cpt
+from agentworld.train import model as loading
 from agentworld.train.config import Config
 from agentworld.train.model import DTYPES
 from agentworld.train.resume import Resumption
@@ -41,10 +42,10 @@ def packed_trainer(
             return Dataset.from_list(rows)
 
     stage = Slice("cpt", config, folder, config.cpt, folder, train_tokenizer(["text"], 264), Resumption())
-    loaded, cpt.model.load = cpt.model.load, lambda *arguments, **options: model
+    product, loading.load = loading.load, lambda *arguments, **options: model
     try:
         trainer = cpt.packed_trainer(stage)
     finally:
-        cpt.model.load = loaded
+        loading.load = product
     trainer.args.save_strategy = "no"  # a checkpoint of random weights, 14 bytes a parameter
     return trainer

@@ -156,7 +156,7 @@ def _overrides(case: dict[str, Any]) -> list[str]:
         f"data.cpt_row_tokens={ROW_TOKENS[case['widths']]}",
         f"data.tokenizer_vocab_size={VOCABULARY[case['widths']]}",
         "model.path=''",
-        "model.gradient_checkpointing=false",
+        "model.recompute=none",
         "model.architecture.num_hidden_layers=4",
         f"cpt.max_steps={STEPS}",
         f"cpt.learning_rate={case['learning_rate']}",

@@ -12,7 +12,6 @@ so embedding, head and loss drop out of it. The optimizer is not part of the ste
 
 import argparse
 import datetime
-import functools
 import json
 import statistics
 import subprocess
@@ -23,11 +22,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
-from torch.utils.checkpoint import checkpoint
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 from trl.trainer.utils import add_fused_lm_head
 
 from agentworld.train import kernels
+from agentworld.train.recompute import keep_mixers, recompute_mixers
 from bench.kernel_groups import profile
 
 REAL = {
@@ -60,7 +59,7 @@ TINY = REAL | {
     "shared_expert_intermediate_size": 32,
 }
 LAYERS_OF_THE_MODEL = 40
-VARIANTS = ("plain", "ours", "layers", "mixers")  # the last two: ours, with all or the first half of a layer recomputed
+VARIANTS = ("plain", "ours", "layers", "mixers")  # the last two: ours, with this `model.recompute`
 DOCUMENTS = (0.5, 0.2, 0.1, 0.08, 0.05, 0.03, 0.02, 0.01, 0.006, 0.004)  # parts of a packed row
 
 
@@ -119,14 +118,11 @@ def use(variant: str, packed: bool) -> dict[str, str]:
 
 
 def recompute(model: Qwen3_5MoeForCausalLM, variant: str) -> None:
-    """Activation checkpointing of a variant: of whole layers ("layers"), of what mixes tokens, attention and Gated
-    DeltaNet ("mixers"), or none."""
+    """The `model.recompute` of a variant."""
     model.activation_checkpointing_disable()
-    for layer in model.model.layers:
-        mixer = layer.linear_attn if layer.block_type == "linear_attention" else layer.self_attn
-        mixer.__dict__.pop("forward", None)
-        if variant == "mixers":
-            mixer.forward = functools.partial(checkpoint, mixer.forward, use_reentrant=False)
+    keep_mixers(model)
+    if variant == "mixers":
+        recompute_mixers(model)
     if variant == "layers":
         model.activation_checkpointing_enable({"use_reentrant": False})
 

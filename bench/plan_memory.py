@@ -47,7 +47,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, nargs="+", default=[4096, 8192, 16384], help="of the packed row")
     parser.add_argument("--documents", type=int, default=2, help="in the row (default 2)")
     parser.add_argument("--zero", type=int, nargs="+", default=[2], choices=(1, 2, 3))
-    parser.add_argument("--checkpointing", nargs="+", default=["off", "on"], choices=("off", "on"))
+    choices = ("none", "mixers", "layers")
+    parser.add_argument("--recompute", nargs="+", default=choices, choices=choices, help="model.recompute")
     parser.add_argument("--experts", type=int, default=256, help="of a layer; 256 are the true number")
     parser.add_argument("--tiny", action="store_true", help="the model of recipe=smoke in bfloat16, on the CPU")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -57,11 +58,11 @@ def _options() -> argparse.Namespace:
 def _cases(options: argparse.Namespace) -> list[dict[str, Any]]:
     shared = {"documents": options.documents, "experts": options.experts, "tiny": options.tiny}
     return [
-        {"layers": layers, "tokens": tokens, "zero": zero, "checkpointing": checkpointing == "on", **shared}
+        {"layers": layers, "tokens": tokens, "zero": zero, "recompute": recompute, **shared}
         for layers in options.layers
         for zero in options.zero
         for tokens in options.tokens
-        for checkpointing in options.checkpointing
+        for recompute in options.recompute
     ]
 
 
@@ -103,7 +104,7 @@ def _overrides(case: dict[str, Any]) -> list[str]:
         "stage=cpt",
         f"engine.zero_stage={case['zero']}",
         "engine.expert_parallel=1",
-        f"model.gradient_checkpointing={str(case['checkpointing']).lower()}",
+        f"model.recompute={case['recompute']}",
         f"data.cpt_row_tokens={case['tokens']}",
         "model.path=''",
         "model.dtype=bfloat16",

@@ -4,6 +4,7 @@ All cases of a pair of ranks run in one pair of processes; starting them takes l
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import Qwen3_5MoeForCausalLM
 
-from agentworld.train import model
+from agentworld.train import model, recompute
 from agentworld.train.config import ArchitectureSettings, EngineSettings, ModelSettings
 
 FRESH = 8  # steps on data that was not seen before; with the balance loss a run ends there
@@ -171,14 +172,30 @@ def settings_of(stage: int, degree: int) -> EngineSettings:
     return EngineSettings(zero_stage=stage, expert_parallel=degree, device="cpu", reduce_bucket_size=20_000)
 
 
-def trajectory_on_ranks(settings: EngineSettings, accumulation: int, balance: float) -> dict[str, list[float]]:
+def all_split(degree: int) -> EngineSettings:
+    """ZeRO-3 that splits every parameter; by default those of so small a model stay whole on each rank."""
+    return replace(settings_of(3, degree), stage3_param_persistence_threshold=0)
+
+
+def prepare(built: Qwen3_5MoeForCausalLM, recomputed: str) -> None:
+    """What the stages do for `model.recompute`."""
+    if recomputed == "layers":
+        built.activation_checkpointing_enable({"use_reentrant": False})
+    if recomputed == "mixers":
+        recompute.recompute_mixers(built)
+
+
+def trajectory_on_ranks(
+    settings: EngineSettings, accumulation: int, balance: float, recomputed: str = "none"
+) -> dict[str, list[float]]:
     import torch.distributed as dist
 
     rank, ranks = dist.get_rank(), dist.get_world_size()
     rows = ROWS // ranks // accumulation
     built = build()
     built.router_aux_loss_coef = balance
-    made = wrapped(settings, built, rows, accumulation)
+    prepare(built, recomputed)
+    made = wrapped(settings, built.train(), rows, accumulation)
     losses, norms, data = [], [], batches()
     for step in range(FRESH if balance else STEPS):
         total = torch.zeros(())
@@ -196,9 +213,11 @@ def trajectory_on_ranks(settings: EngineSettings, accumulation: int, balance: fl
 
 
 def matrix() -> dict[str, dict[str, list[float]]]:
-    """ZeRO {1, 2, 3} x expert parallelism {1, 2} x accumulation {1, 2} x balance loss {off, on}."""
+    """ZeRO {1, 2, 3} x expert parallelism {1, 2} x accumulation {1, 2} x balance loss {off, on}; and mixers that are
+    computed again under ZeRO-3, which from the second step on fetches parameters in the order of the first."""
     start()
-    return {
+    again = {"3-2-2-0.0-mixers": trajectory_on_ranks(all_split(2), 2, 0.0, "mixers")}
+    return again | {
         f"{stage}-{degree}-{accumulation}-{balance}": trajectory_on_ranks(
             settings_of(stage, degree), accumulation, balance
         )
@@ -244,7 +263,7 @@ def local_parts(
         yield name, parameter, {"1": gate_up[:, :width], "3": gate_up[:, width:], "2": down}[part]
 
 
-def one_step(builder, batch: dict[str, torch.Tensor], stage: int, degree: int, checkpointing: bool) -> dict[str, Any]:
+def one_step(builder, batch: dict[str, torch.Tensor], stage: int, degree: int, recomputed: str) -> dict[str, Any]:
     """A step of SGD with learning rate 1: the change of the weights is the gradient. Compared with the oracle's.
 
     Returns the largest difference of the logits of real tokens and of the balance loss, the parameter whose gradient is
@@ -263,9 +282,9 @@ def one_step(builder, batch: dict[str, torch.Tensor], stage: int, degree: int, c
 
     built = builder()
     built.router_aux_loss_coef = BALANCE
-    if checkpointing:
-        built.gradient_checkpointing_enable({"use_reentrant": False})
-    made = wrapped(settings_of(stage, degree), built.train(), ROWS // 2, 1, type="SGD", params={"lr": 1.0})
+    prepare(built, recomputed)
+    settings = all_split(degree) if recomputed == "mixers" else settings_of(stage, degree)
+    made = wrapped(settings, built.train(), ROWS // 2, 1, type="SGD", params={"lr": 1.0})
     load = RouterLoad(made.module, torch.device("cpu"))
     mine = halves(batch)[dist.get_rank()]
     out = made(**mine, use_cache=False, output_router_logits=True)
@@ -301,18 +320,19 @@ def steps() -> dict[str, dict[str, Any]]:
     found = {}
     for stage in (1, 2, 3):
         for degree in (1, 2):
-            for checkpointing in (False, True):
-                found[f"padded-{stage}-{degree}-{checkpointing}"] = one_step(
-                    build, padded_batch(), stage, degree, checkpointing
+            for recomputed in ("none", "layers"):
+                found[f"padded-{stage}-{degree}-{recomputed}"] = one_step(
+                    build, padded_batch(), stage, degree, recomputed
                 )
+    found["padded-3-1-mixers"] = one_step(build, padded_batch(), 3, 1, "mixers")
     for stage, degree in ((1, 1), (3, 2)):
-        for checkpointing in (False, True):
-            found[f"ties-{stage}-{degree}-{checkpointing}"] = one_step(
-                build_with_ties, padded_batch(), stage, degree, checkpointing
+        for recomputed in ("none", "layers"):
+            found[f"ties-{stage}-{degree}-{recomputed}"] = one_step(
+                build_with_ties, padded_batch(), stage, degree, recomputed
             )
     for stage in (1, 2, 3):  # rank 0 holds experts 0 to 3: each rank's tokens need the other's, then only rank 0's
-        found[f"crossed-{stage}"] = one_step(build_divided, divided_batch((3, 3, 2, 2)), stage, 2, False)
-        found[f"one-sided-{stage}"] = one_step(build_divided, divided_batch((2, 2, 2, 2)), stage, 2, False)
+        found[f"crossed-{stage}"] = one_step(build_divided, divided_batch((3, 3, 2, 2)), stage, 2, "none")
+        found[f"one-sided-{stage}"] = one_step(build_divided, divided_batch((2, 2, 2, 2)), stage, 2, "none")
     found["unmatched"] = {"refusal": unmatched()}
     return found
 

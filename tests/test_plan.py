@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from agentworld.data.errors import RequestError
-from agentworld.train import compute, fitting, kernels, memory, plan
+from agentworld.train import compute, fitting, kernels, memory, plan, recompute
 from agentworld.train.architecture import count, text_config
 from agentworld.train.cli import main
 from agentworld.train.compose import compose, options
@@ -166,6 +166,37 @@ def test_operations_are_those_that_torch_counts():
     formula = compute.flops_per_token(architecture, count(architecture), context=tokens, forward_only=True) - solves
     assert counter.get_total_flops() / tokens == pytest.approx(formula, rel=0.01)
     assert compute.flops_per_token(architecture, count(architecture), 256) == 3 * (formula + solves)
+    training = []
+    for prepare in (recompute.keep_mixers, recompute.recompute_mixers):
+        prepare(model)
+        with FlopCounterMode(display=False) as counter:
+            model.train()(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        training.append(counter.get_total_flops() / tokens)
+    again = compute.recomputed_per_token("mixers", architecture, count(architecture), context=tokens) - solves
+    assert training[1] - training[0] == pytest.approx(again, rel=0.01)
+
+
+def test_what_is_recomputed_is_work(released):
+    """Whole layers: the forward pass once more, 4 in place of 3, in RL 6 of 5 (sampling, old log-probabilities)."""
+    flops = {}
+    for choice in ("none", "mixers", "layers"):
+        config = compose([*RELEASED, f"model.recompute={choice}"])
+        for stage in ("cpt", "rl"):
+            found = compute.work(config, stage, released.architecture, released.parameters, 64, 0.19)
+            flops[stage, choice] = found.flops
+    assert flops["cpt", "layers"] / flops["cpt", "none"] == pytest.approx(4 / 3)
+    assert flops["rl", "layers"] / flops["rl", "none"] == pytest.approx(6 / 5)
+    more = {choice: flops["cpt", choice] - flops["cpt", "none"] for choice in ("mixers", "layers")}
+    assert 0.3 * more["layers"] < more["mixers"] < 0.6 * more["layers"]
+
+
+def test_the_way_out_of_too_little_memory_is_one_that_is_left():
+    hint = "set model.recompute=layers"
+    rows = "data.cpt_row_tokens=1048576"
+    for choice in ("none", "mixers", "layers"):
+        made = plan.make(compose([*RELEASED, "stage=cpt", rows, f"model.recompute={choice}"]))
+        detail = next(check.detail for check in made.failed if check.name == "memory cpt")
+        assert "lower data.cpt_row_tokens" in detail and (hint in detail) is (choice != "layers")
 
 
 def test_tokens_and_hours(released):

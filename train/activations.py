@@ -155,22 +155,26 @@ def backward_moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
     return widest + 2 * e * hidden
 
 
-def backward(c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels, saved_moe: float) -> float:
-    """Bytes a token beside what a layer of `kind` has saved, at the widest moment of its backward pass: in the MoE
-    block, or in fla's delta rule, when what the block (`saved_moe`), its norm and the gated output saved is free again.
+def backward_mixer(c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels, saved_moe: float) -> float:
+    """Bytes a token beside what a layer of `kind` has saved, where the backward pass of its mixer is widest: what the
+    MoE block (`saved_moe`) and its norm saved is free again, so it may be negative.
 
-    fla/ops/gated_delta_rule/chunk.py:113 keeps all of it until it returns, by value head: w, u, new values, two states
-    a chunk, and the gradients of output, q, k, w, values (twice) and k once more; beside them those of the gate and of
-    the residual stream.
+    fla's delta rule, when the gated output is done, too: fla/ops/gated_delta_rule/chunk.py:113 keeps all of it until it
+    returns, by value head: w, u, new values, two states a chunk, and the gradients of output, q, k, w, values (twice)
+    and k once more; beside them those of the gate and of the residual stream. Attention: the gradients of output, gate,
+    q, k, v and of the residual stream. transformers' delta rule, one operation at a time: by value head the float32
+    gradients of three [64, 64] matrices a chunk, of a key and of a value.
     """
-    widest = backward_moe(c, e, kernels)
-    if kind == "linear_attention" and kernels.delta_rule == "fla":
-        heads, key, value = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
-        rule = e * heads * (5 * key + 5 * value + 2 * key * value / CHUNK)
-        rule += e * heads * value + e * c.hidden_size
-        freed = saved_moe + norm(c.hidden_size, e, kernels) + _gated_output(c, e, kernels)
-        widest = max(widest, rule - freed)
-    return widest
+    freed = saved_moe + norm(c.hidden_size, e, kernels)
+    if kind == "full_attention":
+        queries, keys = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+        return e * (3 * queries + 2 * keys + c.hidden_size) - freed
+    heads, key, value = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    if kernels.delta_rule != "fla":
+        return 4 * heads * (3 * CHUNK + key + value) - freed
+    rule = e * heads * (5 * key + 5 * value + 2 * key * value / CHUNK)
+    rule += e * heads * value + e * c.hidden_size
+    return rule - freed - _gated_output(c, e, kernels)
 
 
 def forward_moe(c: Qwen3_5MoeTextConfig, e: int, kernels: Kernels) -> float:
@@ -201,8 +205,13 @@ def layer(
     c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels, tokens: int, masked: bool, expert_parallel: int = 1
 ) -> float:
     """One decoder layer, a token: two norms, the mixer of `kind` (full_attention | linear_attention), the MoE block."""
-    mixer = attention(c, e, kernels, masked) if kind == "full_attention" else delta_net(c, e, kernels)
-    return 2 * norm(c.hidden_size, e, kernels) + mixer + moe(c, e, kernels, tokens, expert_parallel)
+    around = 2 * norm(c.hidden_size, e, kernels) + moe(c, e, kernels, tokens, expert_parallel)
+    return around + mixer(c, kind, e, kernels, masked)
+
+
+def mixer(c: Qwen3_5MoeTextConfig, kind: str, e: int, kernels: Kernels, masked: bool) -> float:
+    """What mixes tokens in a layer of `kind`, a token, its input included."""
+    return attention(c, e, kernels, masked) if kind == "full_attention" else delta_net(c, e, kernels)
 
 
 def router_loss(c: Qwen3_5MoeTextConfig, e: int) -> float:

@@ -42,19 +42,40 @@ def flops_per_token(
     rule): three products with the [key, value] state, the [c, c] products k k', q k' and with the new values, two
     triangular solves.
     """
-    c = architecture
+    forward = 2 * parameters.multiplied + _mixing(architecture, context)
+    return forward if forward_only else 3 * forward
+
+
+def _mixing(c: Qwen3_5MoeTextConfig, context: float) -> float:
+    """Operations of one token, forward, that no weight takes part in: attention and delta rule of all layers."""
     linear = c.layer_types.count("linear_attention")
     attention = (c.num_hidden_layers - linear) * 4 * c.num_attention_heads * c.head_dim * context
     key, value = c.linear_key_head_dim, c.linear_value_head_dim
     rule = 6 * key * value + 2 * CHUNK * (2 * key + value) + CHUNK * (key + value)
-    forward = 2 * parameters.multiplied + attention + linear * c.linear_num_value_heads * rule
-    return forward if forward_only else 3 * forward
+    return attention + linear * c.linear_num_value_heads * rule
+
+
+def recomputed_per_token(
+    recompute: str, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, context: float
+) -> float:
+    """Operations of one token that a `model.recompute` computes a second time: the forward pass (layers), or that of
+    the mixers up to their output projections, whose input is the last that the backward pass needs."""
+    c = architecture
+    if recompute == "none":
+        return 0.0
+    if recompute == "layers":
+        return flops_per_token(c, parameters, context, forward_only=True)
+    linear = c.layer_types.count("linear_attention")
+    values = linear * c.linear_num_value_heads * c.linear_value_head_dim
+    values += (c.num_hidden_layers - linear) * c.num_attention_heads * c.head_dim
+    weights = parameters.parts["attention"] + parameters.parts["gated_deltanet"] - c.hidden_size * values
+    return 2 * weights + _mixing(c, context)
 
 
 def work(
     config: Config, stage: str, architecture: Qwen3_5MoeTextConfig, parameters: Parameters, ranks: int, mfu: float
 ) -> Work:
-    """The work of a stage. Activation checkpointing computes the forward pass once more; RL adds the forward passes of
+    """The work of a stage: forward and backward pass, what the latter computes again, and in RL the forward passes of
     sampling and of the old log-probabilities."""
     settings = getattr(config, stage)
     generated, decoding = 0, 0.0
@@ -72,9 +93,10 @@ def work(
         row = getattr(config.data, f"{stage}_row_tokens")
         rows = settings.rows_per_device * settings.gradient_accumulation_steps
         tokens, forwards = rows * row * ranks, 0
-    forwards += config.model.gradient_checkpointing
-    once = flops_per_token(architecture, parameters, row / 2, forward_only=True)  # causal: half the row on average
-    flops = settings.max_steps * tokens * once * (3 + forwards)
+    context = row / 2  # causal: half the row on average
+    once = flops_per_token(architecture, parameters, context, forward_only=True)
+    again = recomputed_per_token(config.model.recompute, architecture, parameters, context)
+    flops = settings.max_steps * tokens * (once * (3 + forwards) + again)
     hours = flops / (ranks * mfu * PEAK_FLOPS) / 3600
     return Work(settings.max_steps, tokens, generated, flops, hours, decoding)
 

@@ -47,14 +47,15 @@ class ModelSettings:
     path: str = ""  # Hugging Face directory to start from; empty = build `architecture` with random weights
     architecture: ArchitectureSettings = field(default_factory=ArchitectureSettings)
     dtype: str = "bfloat16"  # float32 | bfloat16
-    gradient_checkpointing: bool = False
+    # What the backward pass computes again instead of keeping it (activation checkpointing).
+    recompute: str = "none"  # none | mixers: attention and Gated DeltaNet | layers
     export_layout: str = "text"  # text | release: hand-offs as the text class, or as the released multimodal checkpoint
 
 
 @dataclass
 class EngineSettings:
     """DeepSpeed. From `reduce_bucket_size` on, keys have DeepSpeed's names, and its defaults unless stated; a key that
-    the chosen stage or degree would not read is refused. Activation checkpointing is `model.gradient_checkpointing`."""
+    the chosen stage or degree would not read is refused. Activation checkpointing is `model.recompute`."""
 
     zero_stage: int = 1  # DeepSpeed ZeRO 1 | 2 | 3
     expert_parallel: int = 1  # AutoEP degree; 1 = off

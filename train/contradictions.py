@@ -26,6 +26,7 @@ from agentworld.train.rollout_limits import CORRECTIONS, ENGINES, validate_ranks
 CHOICES = {
     "stage": ("all", "data", "cpt", "sft", "rl", "eval"),
     "model.dtype": ("float32", "bfloat16"),
+    "model.recompute": ("none", "mixers", "layers"),
     "model.export_layout": ("text", "release"),
     "engine.zero_stage": (1, 2, 3),
     "engine.device": ("auto", "cpu"),

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from trl import SFTConfig
 
-from agentworld.train import model
 from agentworld.train.config import Config
-from agentworld.train.stage import Stage, common_arguments, finish, open_stage, train
+from agentworld.train.stage import Stage, common_arguments, finish, load_model, open_stage, train
 from agentworld.train.trainers import PackedTrainer
 
 
@@ -38,8 +37,8 @@ def packed_trainer(stage: Stage) -> PackedTrainer:
         max_length=None,
         dataset_kwargs={"skip_prepare_dataset": True},
     )
-    return PackedTrainer(  # the arguments come first: under ZeRO-3 they decide how the weights are loaded
-        model=model.load(stage.parent, stage.config.model.dtype),
+    return PackedTrainer(
+        model=load_model(stage),
         args=arguments,
         train_dataset=stage.rows(stage.name),
         processing_class=stage.tokenizer,

@@ -12,7 +12,7 @@ from pathlib import Path
 from agentworld.data.errors import RequestError
 from agentworld.train.config import Config, EngineSettings
 
-# What users of DeepSpeed may look for, and why it is no key here.
+# What users of DeepSpeed or transformers may look for, and why it is no key here.
 LEFT_OUT = {
     "engine.sequence_parallel": "expert parallelism under ZeRO-3 does not support sequence parallelism",
     "engine.tensor_parallel": "under ZeRO 1 and 2 with expert parallelism it clips by a wrong gradient norm",
@@ -21,7 +21,8 @@ LEFT_OUT = {
     "engine.zero_quantized_gradients": "expert parallelism under ZeRO-3 does not support it",
     "engine.zero_hpz_partition_size": "expert parallelism under ZeRO-3 does not support it",
     "engine.gradient_clipping": "it is cpt.max_grad_norm, sft.max_grad_norm and rl.max_grad_norm",
-    "engine.activation_checkpointing": "it is model.gradient_checkpointing",
+    "engine.activation_checkpointing": "it is model.recompute",
+    "model.gradient_checkpointing": "it is model.recompute: true is layers, false is none",
     "engine.optimizer": "it is AdamW, set up by DeepSpeed: with expert parallelism a trainer's own optimizer fails",
 }
 

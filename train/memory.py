@@ -133,13 +133,13 @@ class Stage:
         self.layer_experts = parameters.layer_experts // engine.expert_parallel
         self.linear = architecture.layer_types.count("linear_attention")
 
-    def training(self, batch: Batch, checkpointing: bool) -> Memory:
-        """Loss, backward pass and step of a micro-batch."""
+    def training(self, batch: Batch, recompute: str) -> Memory:
+        """Loss, backward pass and step of a micro-batch, with a `model.recompute`."""
         engine, e = self.engine, self.e
         masked = batch.masked or self.architecture.head_dim > FLASH_HEAD
         batch = replace(batch, kernels=self._with_experts(batch.kernels), masked=masked)
         parts = self._states()
-        saved, working = self._saved(batch, checkpointing)
+        saved, working = self._saved(batch, recompute)
         loss = self._loss(batch)
         mask = activations.attention_mask(batch.tokens, batch.rows, e)[0] if masked else 0
         parts |= {"activations": sum(saved) + max(working), "attention mask": mask, "loss": loss}
@@ -199,25 +199,27 @@ class Stage:
             "buckets": (e + (4 if engine.float32_reduction and e < 4 else 0)) * engine.bucket,
         }
 
-    def _saved(self, batch: Batch, checkpointing: bool) -> tuple[list[int], list[int]]:
-        """Bytes of each layer from forward to backward pass, and what its backward pass needs beside.
-
-        With checkpointing a layer keeps its input; at its turn it is computed again with all that it saves.
-        """
-        c, e, tokens = self.architecture, self.e, batch.all_tokens
-        router = tokens * activations.router_loss(c, e)
-        degree = self.engine.expert_parallel
+    def _saved(self, batch: Batch, recompute: str) -> tuple[list[int], list[int]]:
+        """Bytes of each layer from forward to backward pass, and what its backward pass needs beside, in the MoE block
+        or in the mixer. What is recomputed keeps its input, and saves the rest at its turn: a layer all of it, a mixer
+        when the backward pass of the MoE block is done."""
+        c, e, tokens, degree = self.architecture, self.e, batch.all_tokens, self.engine.expert_parallel
+        router, stream = tokens * activations.router_loss(c, e), tokens * e * c.hidden_size
         moe = activations.moe(c, e, batch.kernels, tokens, degree)
         gradients = e * self.layer_experts if self.engine.zero_stage > 1 else 0
         saved, working = [], []
         for kind in c.layer_types:
             inner = tokens * activations.layer(c, kind, e, batch.kernels, tokens, batch.masked, degree)
-            widest = tokens * activations.backward(c, kind, e, batch.kernels, moe)
+            mixer = tokens * activations.mixer(c, kind, e, batch.kernels, batch.masked)
             if kind == "full_attention" and batch.masked:
-                inner += activations.attention_mask(batch.tokens, batch.rows, e)[1]
-            kept = tokens * e * c.hidden_size if checkpointing else inner
+                copied = activations.attention_mask(batch.tokens, batch.rows, e)[1]
+                inner, mixer = inner + copied, mixer + copied
+            again = {"none": 0, "mixers": mixer - stream, "layers": inner}[recompute]
+            kept = {"none": inner, "mixers": inner - again, "layers": stream}[recompute]
+            in_moe = tokens * activations.backward_moe(c, e, batch.kernels) + (again if recompute == "layers" else 0)
+            in_mixer = tokens * activations.backward_mixer(c, kind, e, batch.kernels, moe) + again
             saved.append(int(kept + router))
-            working.append(int(widest + gradients + (inner if checkpointing else 0)))
+            working.append(int(max(in_moe, in_mixer) + gradients))
         return saved, working
 
     def _backward(self, saved: list[int], working: list[int]) -> int:
@@ -268,9 +270,7 @@ def estimate(
 ) -> dict[str, Memory]:
     """The memory of each stage of a run; RL is its training beside its sampling, unless vLLM samples."""
     stage = Stage(architecture, parameters, engine, ranks, config.model.dtype)
-    found = {
-        name: stage.training(batch_of(config, name), config.model.gradient_checkpointing) for name in stages_of(config)
-    }
+    found = {name: stage.training(batch_of(config, name), config.model.recompute) for name in stages_of(config)}
     if "rl" in found and not uses_vllm(config.rl.rollout):
         sampling = stage.generation(
             rows_per_rank(config, ranks),

@@ -149,7 +149,7 @@ def _memory_checks(
         if smallest:
             found.append(Check(f"memory {name}", True, f"{peak} fit a card of {smallest}"))
         else:
-            way = _way_out(name)
+            way = _way_out(name, config.model.recompute)
             found.append(Check(f"memory {name}", False, f"{peak} do not fit a card of {card} on {ranks} GPUs; {way}"))
     return found
 
@@ -167,12 +167,13 @@ def _vllm_check(
     return Check("memory rl", False, f"on a card of {card} {reason}")
 
 
-def _way_out(stage: str) -> str:
+def _way_out(stage: str, recompute: str) -> str:
     if stage == "evaluation":
         return "set eval.divided=true, or lower eval.batch_size or eval.prompt_tokens"
     if stage == "rl":
         return "lower data.rl_prompt_tokens, rl.completions_per_device or rl.rollout.batch_size (0 = all of a rollout)"
-    return f"lower data.{stage}_row_tokens or {stage}.rows_per_device, or set model.gradient_checkpointing=true"
+    shorter = f"lower data.{stage}_row_tokens or {stage}.rows_per_device"
+    return shorter if recompute == "layers" else f"{shorter}, or set model.recompute=layers"
 
 
 def as_json(plan: Plan) -> dict[str, Any]:

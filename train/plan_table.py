@@ -29,12 +29,11 @@ def render(plan: Plan) -> Group:
 def _heading(plan: Plan) -> list[Text]:
     config, engine = plan.config, memory.Engine.of(plan.config.engine)
     offload = " + optimizer on the CPU" if engine.offload_optimizer else ""
-    checkpointing = "on" if config.model.gradient_checkpointing else "off"
     return [
         Text(f"plan of {config.recipe}, stage={config.stage}: an estimate, nothing was run", style="bold"),
         Text(
             f"{plan.ranks} ranks, ZeRO-{engine.zero_stage}{offload}, experts over {engine.expert_parallel}, "
-            f"{config.model.dtype}, activation checkpointing {checkpointing}"
+            f"{config.model.dtype}, recomputed: {config.model.recompute}"
         ),
         Text(
             f"architecture: {plan.source}\n" + ", ".join(f"{key} {getattr(plan.architecture, key):,}" for key in SIZES)
@@ -105,8 +104,8 @@ def _work(plan: Plan) -> Table:
         "hours of decoding", *(f"{work.decoding_hours:,.1f}" if work.decoding_hours else "-" for work in rows)
     )
     table.caption = (
-        "operations: 6 x active parameters without the embedding, attention over half a row, the delta rule; a third "
-        f"more with checkpointing. MFU: of {compute.PEAK_FLOPS / 1e12:.0f} TFLOP/s; {compute.MFU:g} is what an H200 "
+        "operations: 6 x active parameters without the embedding, attention over half a row, the delta rule; and "
+        f"what is recomputed. MFU: of {compute.PEAK_FLOPS / 1e12:.0f} TFLOP/s; {compute.MFU:g} is what an H200 "
         f"reached on a slice with transformers' own layers. Decoding: {compute.DECODING_SECONDS:g} s a token, assumed."
     )
     table.caption_justify = "left"

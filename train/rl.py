@@ -15,13 +15,13 @@ from agentworld.data.render import Renderer
 from agentworld.rewards.judge_checks import NO_REFERENCE_ANSWER
 from agentworld.rewards.settings import RewardSettings
 from agentworld.rewards.turn_verifiers import TurnVerifiers, load
-from agentworld.train import engine, model, pilot, pilot_groups, prompt_stream, run_directory, vllm_rollouts
+from agentworld.train import engine, pilot, pilot_groups, prompt_stream, run_directory, vllm_rollouts
 from agentworld.train.config import Config, RlSettings
 from agentworld.train.generation import panel_of
 from agentworld.train.gspo import GspoTrainer
 from agentworld.train.rl_reward import EarlyJudging, delete_abandoned, reward_function
 from agentworld.train.rollout_limits import uses_vllm
-from agentworld.train.stage import Stage, common_arguments, finish, on_first_rank, open_stage, train
+from agentworld.train.stage import Stage, common_arguments, finish, load_model, on_first_rank, open_stage, train
 
 COLUMNS = ("prompt", "domain", "action", "observation", "deterministic")  # of a prompt, beside its ids
 
@@ -54,7 +54,7 @@ def gspo_trainer(stage: Stage) -> GspoTrainer:
     folder = stage.directory / "completions"
     reward = reward_function(stage.tokenizer, settings, folder, prompt_ids, panel, judging, verifiers)
     trainer = GspoTrainer(
-        model=model.load(stage.parent, stage.config.model.dtype),
+        model=load_model(stage),
         reward_funcs=[reward],
         args=arguments,
         train_dataset=prompts,

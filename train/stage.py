@@ -13,11 +13,11 @@ from typing import Any
 
 import torch.distributed as dist
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast, PrinterCallback
+from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen3_5MoeForCausalLM
 
 from agentworld.data.errors import ContentError
 from agentworld.data.tokenizer import load_tokenizer
-from agentworld.train import checkpoint, engine, export, kernels, model, release, resume, run_directory
+from agentworld.train import checkpoint, engine, export, kernels, model, recompute, release, resume, run_directory
 from agentworld.train.config import Config, StageSettings
 from agentworld.train.progress import ProgressCallback
 from agentworld.train.resume import Resumption
@@ -148,13 +148,22 @@ def common_arguments(stage: Stage) -> dict[str, Any]:
         "data_seed": stage.config.seed,
         "use_cpu": engine.uses_cpu(stage.config.engine),
         "bf16": weights.dtype == "bfloat16",
-        "gradient_checkpointing": weights.gradient_checkpointing,
+        "gradient_checkpointing": weights.recompute == "layers",
         "dataloader_pin_memory": not engine.uses_cpu(stage.config.engine),
         "deepspeed": stage.resumption.engine(
             stage.config.engine, lambda settings: engine.deepspeed_config(settings, weights)
         ),
         **scheduler_arguments(settings.lr_scheduler, settings.min_lr_ratio),
     }
+
+
+def load_model(stage: Stage) -> Qwen3_5MoeForCausalLM:
+    """What a stage trains, with the weights of its start. After `common_arguments`: under ZeRO-3 they decide how the
+    weights are loaded, and with `model.recompute=layers` the trainer sees to it by them."""
+    loaded = model.load(stage.parent, stage.config.model.dtype)
+    if stage.config.model.recompute == "mixers":
+        recompute.recompute_mixers(loaded)
+    return loaded
 
 
 def train(stage: Stage, trainer: StageTrainer) -> None:
