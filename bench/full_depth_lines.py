@@ -42,7 +42,7 @@ def head(options: Namespace, config: Config, ranks: Sequence[dict[str, Any]]) ->
         "layers": architecture.num_hidden_layers,
         "parameters": ranks[0]["parameters"],
         "engine": engine | {"expert_parallel": config.engine.expert_parallel},
-        "recompute": setup.recomputed(config),
+        "recompute": config.model.recompute,
         **ranks[0]["machine"],
     }
 

@@ -54,12 +54,7 @@ TINY_ARCHITECTURE = {"hidden_size": 64, "moe_intermediate_size": 32, "shared_exp
 
 def recompute(on: bool) -> str:
     """The recipe key of activation checkpointing."""
-    return f"model.gradient_checkpointing={str(on).lower()}"
-
-
-def recomputed(config: Config) -> bool:
-    """Whether activations are recomputed."""
-    return config.model.gradient_checkpointing
+    return f"model.recompute={'layers' if on else 'none'}"
 
 
 def overrides(options: Any, layers: int) -> list[str]:

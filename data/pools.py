@@ -10,6 +10,11 @@ from agentworld.data.schema import Trajectory, parse_line
 from agentworld.data.sft_samples import SftSample, Teacher, TeacherCount, choose_samples, samples_of
 
 TRACES = "traces.jsonl"
+NO_TRACES = (
+    "it reads shell commands typed as a JSON list of one keystrokes entry, with echo, output and prompt in the "
+    "observation; other logs train with stage=cpt, data.split.sft=0 and its share added to data.split.cpt (and "
+    "overwrite=true where this run was begun): CPT needs no traces"
+)
 
 
 def lines_of(directory: Path, pool: str) -> Iterator[bytes]:
@@ -37,9 +42,7 @@ def write_traces(seed: int, teacher: Teacher, directory: Path) -> dict[str, Teac
             if pool == "sft" and count.trajectories and not count.samples:
                 raise ContentError(
                     f"sft: no trace is left: of {count.turns} turns the teacher answered {count.answered}, none of "
-                    "them as the environment did (it reads shell commands typed as a JSON list of one keystrokes "
-                    "entry, with echo, output and prompt in the observation); run stage=cpt with data.split.sft=0 and "
-                    "its share added to data.split.cpt, which needs no traces"
+                    f"them as the environment did; {NO_TRACES}"
                 )
     return counts
 

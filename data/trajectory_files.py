@@ -50,6 +50,16 @@ def is_parquet_name(path: str | Path) -> bool:
     return Path(path).suffix.lower() == PARQUET_SUFFIX
 
 
+def rows_in(path: Path) -> int:
+    """Rows of a file of trajectories: lines, or what the footer of Parquet says; bad ones count too."""
+    if _is_parquet(path):
+        import pyarrow.parquet as pq
+
+        return int(pq.ParquetFile(path).metadata.num_rows)
+    with open(path, "rb") as file:
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+
+
 def holds_trajectories(path: Path) -> bool:
     """Whether a file is Parquet with the columns of trajectories."""
     import pyarrow as pa

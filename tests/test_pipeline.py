@@ -112,12 +112,22 @@ def test_a_run_goes_through_its_stages_and_reports(workers, capsys):
     assert shown[-1] == "the table"
 
 
-@pytest.mark.parametrize(("gpus", "said"), [(0, True), (1, False)])
+@pytest.mark.parametrize(("gpus", "said"), [(0, True), (2, False)])
 def test_a_run_that_looked_for_a_gpu_says_that_there_is_none(workers, monkeypatch, capsys, gpus, said):
     monkeypatch.setattr(pipeline, "visible_gpus", lambda: gpus)
     workers.environment = {} if gpus else workers.environment
     assert run(workers, "engine.device=auto", "nproc=2") == 0
     assert ("no GPU is visible" in capsys.readouterr().out) == said
+
+
+def test_more_ranks_than_gpus_are_refused_but_for_tasks_of_srun(workers, monkeypatch):
+    monkeypatch.setattr(pipeline, "visible_gpus", lambda: 1)
+    with pytest.raises(RequestError, match="nproc=2, and 1 GPUs are visible here: set nproc=1, submit"):
+        run(workers, "engine.device=auto", "nproc=2")
+    assert not (workers.root / "runs").exists()
+    monkeypatch.setattr(pipeline.srun, "is_launcher", lambda: True)
+    workers.environment = {}
+    assert run(workers, "engine.device=auto", "nproc=2") == 0
 
 
 @pytest.mark.parametrize("stopped_in", ALL)

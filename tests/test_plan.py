@@ -239,6 +239,9 @@ def test_what_fails_later_is_named_now(tmp_path):
     assert "resume=true" in failed["run name"]
     assert "10 trajectories x data.split.rl=0.2 give 2 prompts" in failed["RL prompts"]
     assert "inputs" not in failed
+    assert "the teacher answers no turn as the environment did" in failed["SFT traces"]
+    nodes = {check.name: check.detail for check in plan.make(compose([RELEASED[0], "cluster.nodes=2"])).failed}
+    assert "nproc=64, and a submitted run takes cluster.nodes x cluster.tasks_per_node = 16" in nodes["processes"]
     processes = plan.make(compose(["recipe=smoke", "nproc=3"])).failed
     assert [check.name for check in processes] == ["processes"]
 

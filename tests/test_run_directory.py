@@ -138,7 +138,7 @@ COLOCATED = ("rl.rollout.engine=vllm_colocate", "model.dtype=bfloat16", "engine.
 @pytest.mark.parametrize(
     ("given", "lowered"),
     [
-        ((), ("eval.batch_size=1", "eval.divided=true", "rl.rollout.batch_size=2")),
+        ((), ("model.recompute=layers", "eval.batch_size=1", "eval.divided=true", "rl.rollout.batch_size=2")),
         (
             COLOCATED,
             ("rl.rollout.gpu_memory_utilization=0.2", "rl.rollout.tensor_parallel_size=2",

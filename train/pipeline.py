@@ -23,7 +23,7 @@ from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import sandbox, turn_verifiers
 from agentworld.rewards.judge_checks import require_judge
 from agentworld.rewards.settings import reward_outside_rl
-from agentworld.train import pilot_groups, prompt_stream, report
+from agentworld.train import pilot_groups, prompt_stream, report, srun
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import validate_processes
@@ -51,6 +51,11 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
     """
     gpus = visible_gpus() if config.engine.device == "auto" else 0
     nproc = config.nproc or max(1, gpus)
+    if nproc > gpus > 0 and not srun.is_launcher():
+        raise RequestError(
+            f"nproc={nproc}, and {gpus} GPUs are visible here: set nproc={gpus}, submit to several nodes with `agentworld "
+            "submit`, or train on the CPU with engine.device=cpu"
+        )
     validate_processes(config, nproc)
     check_inputs(config)
     require_positions(config)

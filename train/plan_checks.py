@@ -7,15 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentworld.data.errors import ContentError, RequestError
+from agentworld.data.pools import NO_TRACES
+from agentworld.data.sft_samples import TeacherCount, choose_samples
+from agentworld.data.trajectory_files import read_trajectories, rows_in
 from agentworld.train import pipeline
 from agentworld.train.checkpoint import TOKENIZER_FILES
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.memory import stages_of
 from agentworld.train.positions import require_positions
+from agentworld.train.traces import scripted_teacher
 
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 COUNTED_BYTES = 2 << 30  # of trajectories whose lines are counted; more would take longer than a plan may
+TAUGHT = 2000  # trajectories that the teacher is tried on
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ def checks(config: Config, ranks: int, disk_bytes: int) -> list[Check]:
         ("model", lambda: _model(config)),
         ("context", lambda: require_positions(config)),
         ("run name", lambda: _run_name(config)),
+        ("SFT traces", lambda: _traces(config)),
         ("RL prompts", lambda: _rl_prompts(config)),
         ("disk", lambda: _disk(config, disk_bytes)),
     ]
@@ -62,6 +68,11 @@ def _checked(name: str, check: Callable[[], str]) -> Check:
 
 
 def _processes(config: Config, ranks: int) -> str:
+    submitted = config.cluster.nodes * config.cluster.tasks_per_node
+    if submitted not in (1, ranks):
+        raise RequestError(
+            f"nproc={ranks}, and a submitted run takes cluster.nodes x cluster.tasks_per_node = {submitted}; set both"
+        )
     validate_processes(config, ranks)
     return f"{ranks} processes divide the batches and the experts"
 
@@ -102,6 +113,25 @@ def _run_name(config: Config) -> str:
     return f"{directory} is free" if name and not directory.exists() else str(directory) if name else "a new name"
 
 
+def _traces(config: Config) -> str:
+    """The scripted teacher on the first trajectories: preparation ends where it answers no turn of the SFT pool."""
+    if "sft" not in stages_of(config):
+        return "no SFT in this run"
+    if not config.data.trajectories:
+        return "the teacher knows the sessions that are recorded"
+    tried = 0
+    for path in config.data.trajectories:
+        if not Path(path).is_file():
+            return f"{path} is not one file, and is not looked into here"
+        for trajectory in read_trajectories(path, on_bad=lambda error: None):
+            if tried == TAUGHT:
+                return f"none for the first {TAUGHT} trajectories, the others were not tried"
+            tried += 1
+            if any(choose_samples([trajectory], scripted_teacher, config.seed, TeacherCount())):
+                return f"the teacher answers turns of these trajectories, first of number {tried}"
+    raise RequestError(f"of {tried} trajectories the teacher answers no turn as the environment did; {NO_TRACES}")
+
+
 def _rl_prompts(config: Config) -> str:
     """A rollout takes different prompts; before filters, as many trajectories as the RL pool gets."""
     if "rl" not in stages_of(config):
@@ -111,7 +141,7 @@ def _rl_prompts(config: Config) -> str:
     if data.trajectories:
         if sum(_bytes(Path(path)) or 0 for path in data.trajectories) > COUNTED_BYTES:
             return "the trajectories are too large to be counted here"
-        count = sum(_lines(Path(path)) for path in data.trajectories)
+        count = sum(rows_in(Path(path)) for path in data.trajectories)
     pool = int(count * data.split.rl)
     if pool < needed:
         raise RequestError(
@@ -140,8 +170,3 @@ def _bytes(path: Path) -> int | None:
     if path.is_dir():
         return sum(entry.stat().st_size for entry in path.rglob("*") if entry.is_file())
     return None
-
-
-def _lines(path: Path) -> int:
-    with open(path, "rb") as file:
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))

@@ -36,8 +36,8 @@ LOCK = ".lock"
 # How a batch falls into ranks and micro-batches may differ, too, where a run goes on; `resume` keeps it whole.
 LAYOUT_KEYS = ("engine.expert_parallel", "cpt.rows_per_device", "sft.rows_per_device", "rl.completions_per_device")
 LAYOUT_KEYS = (*LAYOUT_KEYS, "cpt.gradient_accumulation_steps", "sft.gradient_accumulation_steps")
-# And so may what only bounds the memory of sampling: the draws may become others of the same distribution.
-LAYOUT_KEYS = (*LAYOUT_KEYS, "eval.batch_size", "eval.divided", "rl.rollout.batch_size",
+# And so may what only bounds memory: where it is of sampling, the draws may become others of the same distribution.
+LAYOUT_KEYS = (*LAYOUT_KEYS, "model.recompute", "eval.batch_size", "eval.divided", "rl.rollout.batch_size",
                "rl.rollout.gpu_memory_utilization", "rl.rollout.tensor_parallel_size",
                "rl.rollout.enable_sleep_mode")  # fmt: skip
 # A judge may move and its limits may change between the starts of a run; its verdicts do not.
