@@ -93,7 +93,7 @@ def test_predictions_are_rows_that_score_reads(tmp_path: Path, capsys) -> None:
     raw = [f"<think>\nx\n</think>\n\n{OPEN_TAG}{one.observation}{CLOSE_TAG}" for one in examples]
     shown = [{"raw": raw[0] + "<|im_end|>", "ended": True}, {"raw": raw[1], "ended": False}]
     path, out = tmp_path / "predictions.parquet", tmp_path / "scored.jsonl"
-    evaluate.write_predictions(path, examples, shown)
+    evaluate.write_predictions(path, examples, shown, seed=0)
     assert cli.main(["score", str(path), "--out", str(out)]) == 0
     first, second = (json.loads(line) for line in out.read_text().splitlines())
     assert (first["id"], first["turn"], first["reward"]) == (item.id, 2, 25.0)

@@ -4,12 +4,13 @@ import math
 
 import pytest
 import torch
+from accelerate.state import AcceleratorState, GradientState
 from datasets import Dataset
-from trl import GRPOConfig
+from trl import GRPOConfig, GRPOTrainer
 
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.train import model
-from agentworld.train.config import ArchitectureSettings, ModelSettings
+from agentworld.train import engine, model
+from agentworld.train.config import ArchitectureSettings, EngineSettings, ModelSettings
 from agentworld.train.gspo import GspoTrainer
 
 EPSILON, EPSILON_HIGH = 3e-4, 4e-4
@@ -321,3 +322,68 @@ def test_the_ids_that_were_sampled_are_trained_on(tmp_path) -> None:
     )
     rows = zip(trainer.trained["completion_ids"], trainer.trained["completion_mask"], strict=True)
     assert sorted(ids[mask.bool()].tolist() for ids, mask in rows) == sorted(map(list, answers))
+
+
+def test_equal_rewards_that_float32_cannot_average_are_equal(tmp_path, capsys) -> None:
+    """The mean of seven or eight times 13.37 in float32 is another number."""
+
+    def equal(completion_ids, **columns) -> list[float | None]:
+        return [13.37] * 7 + [None] + [13.37] * 8
+
+    options = {"num_generations": 8, "per_device_train_batch_size": 16, "steps_per_generation": 1, "max_steps": 1}
+    trainer = made_trainer(tmp_path, reward_funcs=[equal], weight_decay=0.0, **options)
+    found = []
+    score = trainer._generate_and_score_completions
+    trainer._generate_and_score_completions = lambda inputs: found.append(score(inputs)) or found[-1]
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    trainer.train()
+    assert found[0]["advantages"].dtype == torch.float32 and not found[0]["advantages"].any()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
+    [row] = [row for row in trainer.state.log_history if "frac_reward_zero_std" in row]
+    assert row["frac_reward_zero_std"] == 1.0
+    assert "rl  step 1: the completions of each prompt have equal rewards (mean 13.37)" in capsys.readouterr().out
+
+
+def test_differing_rewards_are_no_reason_for_a_warning(tmp_path, capsys) -> None:
+    made_trainer(tmp_path, max_steps=2).train()
+    assert "equal rewards" not in capsys.readouterr().out
+
+
+def test_the_order_of_prompts_is_that_of_the_pass_also_in_a_new_process(tmp_path) -> None:
+    straight = GRPOTrainer._get_train_sampler(made_trainer(tmp_path))
+    passes = [list(straight) for _ in range(3)]
+    assert passes[0] != passes[1] != passes[2]
+    for number, expected in enumerate(passes):
+        trainer = made_trainer(tmp_path)
+        trainer.state.epoch = number + 0.25
+        sampler = trainer._get_train_sampler()
+        assert list(sampler) == expected and len(sampler) == len(straight)
+    ordered = made_trainer(tmp_path, shuffle_dataset=False)
+    assert list(ordered._get_train_sampler()) == list(GRPOTrainer._get_train_sampler(ordered))
+
+
+def test_rl_resumed_in_its_second_pass_is_the_uninterrupted_run(tmp_path) -> None:
+    """Eight prompts are a pass of eight steps; the checkpoint is that of step 10."""
+    settings = EngineSettings(zero_stage=1, device="cpu")
+    engine.start_rank(settings)
+    options = {
+        "deepspeed": engine.deepspeed_config(settings, ModelSettings(dtype="float32")), "steps_per_generation": 2,
+        "max_steps": 14, "save_strategy": "steps", "save_steps": 10,
+    }  # fmt: skip
+
+    def run(start: str | None) -> tuple[list, list]:
+        seen = []
+
+        class Seeing(GspoTrainer):
+            def _generate_and_score_completions(self, inputs):
+                seen.append((self.state.global_step, sorted({row["prompt"] for row in inputs})))
+                return super()._generate_and_score_completions(inputs)
+
+        AcceleratorState._reset_state()
+        GradientState._reset_state()
+        trainer = made_trainer(tmp_path, trainer_class=Seeing, **options)
+        trainer.train(resume_from_checkpoint=start)
+        losses = {row["step"]: row["loss"] for row in trainer.state.log_history if "loss" in row}
+        return [row for row in seen if row[0] >= 10], [losses[step] for step in range(11, 15)]
+
+    assert run(None) == run(str(tmp_path / "checkpoint-10"))

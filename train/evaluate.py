@@ -20,7 +20,8 @@ from agentworld.data.errors import ContentError
 from agentworld.data.examples import Example, Selection, select_examples
 from agentworld.data.outputs import replacing
 from agentworld.data.render import Prediction
-from agentworld.data.schema import read_jsonl
+from agentworld.data.schema import Trajectory, read_jsonl
+from agentworld.data.simulation import instructed
 from agentworld.data.system_prompts import EVALUATION_VERSION, system_prompt
 from agentworld.rewards.judge import Completion, Outcome
 from agentworld.rewards.settings import RewardSettings, reward_outside_rl
@@ -74,7 +75,7 @@ def run(config: Config, run_dir: Path, stage: str) -> None:
             run_dir / "baselines.json", fidelity.baselines(examples, _training_observations(run_dir))
         )
     (run_dir / stage).mkdir(exist_ok=True)
-    write_predictions(run_dir / stage / PREDICTIONS, examples, [shown for _, shown in scored])
+    write_predictions(run_dir / stage / PREDICTIONS, examples, [shown for _, shown in scored], config.seed)
     handoff = weights / checkpoint.HANDOFF
     run_directory.write_json(  # last: a start that finds it does not evaluate the stage again
         run_dir / stage / "evaluation.json",
@@ -130,7 +131,9 @@ def _predictions(generator: Generator, examples: list[Example], form: str) -> li
     return _collected(scored, len(examples))
 
 
-def write_predictions(path: Path, examples: Sequence[Example], shown: Sequence[Mapping[str, Any]]) -> None:
+def write_predictions(
+    path: Path, examples: Sequence[Example], shown: Sequence[Mapping[str, Any]], seed: int
+) -> None:
     """Greedy predictions as rows for `agentworld score`: what the model said, raw with its end of turn (base and CPT:
     `--form plain`), and what verifiers and guards need of the turn. `shown`: of each example, from `_predictions`."""
     rows = [
@@ -145,7 +148,7 @@ def write_predictions(path: Path, examples: Sequence[Example], shown: Sequence[M
             "ended": found["ended"],
             "history": [[turn.action, turn.observation] for turn in example.history],
             "action_space": example.trajectory.system.action_space,
-            "simulation_instruction": example.trajectory.system.simulation_instruction,
+            "simulation_instruction": told(example, seed).system.simulation_instruction,
         }
         for example, found in zip(examples, shown, strict=True)
     ]
@@ -204,8 +207,15 @@ def _require_judgements(settings: RewardSettings, outcomes: Sequence[Outcome]) -
 
 
 def _prompt(generator: Generator, example: Example, form: str) -> list[int]:
-    system = system_prompt(example.trajectory, form, generator.config.data.prompt_set)
-    return generator.renderer.prompt(system, example.trajectory.turns, example.index)
+    trajectory = told(example, generator.config.seed)
+    system = system_prompt(trajectory, form, generator.config.data.prompt_set)
+    return generator.renderer.prompt(system, trajectory.turns, example.index)
+
+
+def told(example: Example, seed: int) -> Trajectory:
+    """The trajectory of a held-out example with the simulation instruction that training rows of its kind have: its
+    source's own, and in search the query; none drawn from the truth."""
+    return instructed(example.trajectory, example.index, seed, 0.0)[0]
 
 
 def _answered(prediction: Prediction) -> bool:

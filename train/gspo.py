@@ -5,16 +5,37 @@ Prompts are token ids, what has no reward leaves group and loss, rollouts surviv
 """
 
 import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 from accelerate.utils import send_to_device
+from torch.utils.data import Sampler
 from trl import GRPOTrainer
+from trl.trainer.utils import RepeatSampler
 
 from agentworld.data.errors import ContentError
 from agentworld.train import vllm_rollouts
 from agentworld.train.rollout_batches import BatchedRollouts
 from agentworld.train.trainers import StageTrainer
+
+
+class EpochSampler(RepeatSampler):
+    """TRL's order of the prompts, also where a run goes on in a later pass over them. TRL's generator is seeded once, so
+    in a new process its first pass is that of epoch 0 again, whatever epoch is resumed."""
+
+    def __init__(self, epoch: Callable[[], int], stock: RepeatSampler) -> None:
+        """`epoch`: the passes that are finished when an iteration begins."""
+        names = ("data_source", "mini_repeat_count", "batch_size", "repeat_count", "shuffle", "seed")
+        super().__init__(**{name: getattr(stock, name) for name in names})
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        if self.shuffle:
+            self.generator.manual_seed(self.seed)
+            for _ in range(self._epoch()):
+                torch.randperm(self.num_samples, generator=self.generator)
+        return super().__iter__()
 
 
 class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
@@ -32,6 +53,7 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
         where a colocated vLLM starts from."""
         self._prompt_ids = prompt_ids
         self._judge_failed_limit = judge_failed_limit
+        self._said_nothing_is_learnt = False
         with vllm_rollouts.started_from(vllm_directory):
             super().__init__(*args, **kwargs)
         if self.use_vllm:
@@ -40,6 +62,9 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
         # Ranks that generate different lengths would wait for each other in ZeRO's and AutoEP's collectives.
         if self.args.world_size > 1:
             self.model.generate = functools.partial(self.model.generate, synced_gpus=True)
+
+    def _get_train_sampler(self, dataset=None) -> Sampler:
+        return EpochSampler(lambda: int(self.state.epoch or 0), super()._get_train_sampler(dataset))
 
     def _tokenize_prompts(self, prompts: list[str]) -> tuple[list[list[int]], None, dict]:
         """Prompt keys to the ids of the one renderer: text is never tokenised again, so rollout = training history."""
@@ -54,7 +79,11 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list) -> torch.Tensor:
         """Shape (completions of all ranks, functions). A completion that one function could not score (None), or that
         was cut where `mask_truncated_completions` is set, has no reward: TRL would count the missing score as 0, and
-        the cut completion in the mean of its group."""
+        the cut completion in the mean of its group.
+
+        In float64: in float32 the mean of eight rewards of 13.37 is another number, and TRL divides the difference by
+        a deviation of nearly 0, so that a group of equal rewards would move the policy.
+        """
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         self._lost = rewards.isnan().any(dim=1)
         if self.mask_truncated_completions:
@@ -62,24 +91,41 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
             cut = torch.tensor([ids[-1] not in ends for ids in completion_ids_list], device=rewards.device)
             self._lost |= self.accelerator.gather(cut)
         rewards[self._lost] = torch.nan
-        return rewards
+        return rewards.double()
 
     def _generate_and_score_completions(self, inputs) -> dict:
         """What has no reward leaves the loss (numerator here, denominator in `_prepare_inputs`) and the KL term."""
         output = super()._generate_and_score_completions(inputs)
         first = self.accelerator.process_index * len(inputs)
+        output["advantages"] = output["advantages"].float()
+        self._say_where_nothing_is_learnt()
         output["kept"] = ~self._lost[first : first + len(inputs)]
         output["completion_mask"] = output["completion_mask"] * output["kept"].unsqueeze(1)
         self._metrics["train"]["completions/kept_ratio"].append(1 - self._lost.float().mean().item())
         return output
 
+    def _say_where_nothing_is_learnt(self) -> None:
+        """Once, at the first rollout whose groups are all of equal rewards."""
+        metrics = self._metrics["train"]
+        if self._said_nothing_is_learnt or metrics["frac_reward_zero_std"][-1] < 1.0:
+            return
+        self._said_nothing_is_learnt = True
+        if self.accelerator.is_main_process:
+            print(
+                f"rl  step {self.state.global_step + 1}: the completions of each prompt have equal rewards (mean "
+                f"{metrics['reward'][-1]:.2f}), from which nothing is learnt; frac_reward_zero_std in metrics.jsonl "
+                "follows it. Rewards of 0 are answers of broken form: a longer SFT teaches it",
+                flush=True,
+            )
+
     def _prepare_inputs(self, generation_batch) -> dict:
         """Give each micro-batch of a new rollout `rows_per_kept`: rows over kept rows of its optimizer step, over all
         its micro-batches and ranks."""
         random_state = None if self._rollout_is_open() else _random_state()
+        tokens = self.state.num_input_tokens_seen
         inputs = super()._prepare_inputs(generation_batch)
         if "rows_per_kept" not in inputs:
-            self._require_judgements(random_state)
+            self._require_judgements(random_state, tokens)
             accumulation = self.args.gradient_accumulation_steps
             local = torch.stack([batch["kept"].sum() for batch in self._buffered_inputs]).view(-1, accumulation).sum(1)
             kept = self.accelerator.reduce(local, reduction="sum")
@@ -88,10 +134,13 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
                 batch["rows_per_kept"] = rows / kept[number // accumulation].clamp(min=1)
         return inputs
 
-    def _require_judgements(self, random_state: tuple[torch.Tensor, torch.Tensor | None] | None) -> None:
+    def _require_judgements(
+        self, random_state: tuple[torch.Tensor, torch.Tensor | None] | None, tokens: int | torch.Tensor
+    ) -> None:
         """Stop before anything is learnt from a rollout that the judge mostly failed on. The checkpoint is that of the
-        step before, with the random state from before the rollout: a resume samples the same completions, whose
-        verdicts the cache holds, and asks for the missing ones only. The share is the same on all ranks."""
+        step before, with random state and count of tokens from before the rollout: a resume samples the same
+        completions, whose verdicts the cache holds, and asks for the missing ones only. The share is the same on all
+        ranks."""
         share = (self._metrics["train"].get("judge/failed_share") or [0.0])[-1]
         if share <= self._judge_failed_limit:
             return
@@ -102,6 +151,7 @@ class GspoTrainer(StageTrainer, BatchedRollouts, GRPOTrainer):
             torch.set_rng_state(cpu_state)
             if cuda_state is not None:
                 torch.cuda.set_rng_state(cuda_state)
+            self.state.num_input_tokens_seen = tokens
             self._save_checkpoint(self.model, trial=None)
         kept = f"step {step} is saved" if step else "no step was taken"
         raise ContentError(

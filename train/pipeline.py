@@ -53,8 +53,8 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
     nproc = config.nproc or max(1, gpus)
     if nproc > gpus > 0 and not srun.is_launcher():
         raise RequestError(
-            f"nproc={nproc}, and {gpus} GPUs are visible here: set nproc={gpus}, submit to several nodes with `agentworld "
-            "submit`, or train on the CPU with engine.device=cpu"
+            f"nproc={nproc}, and {gpus} GPUs are visible here: set nproc={gpus}, submit to several nodes with "
+            "`agentworld submit`, or train on the CPU with engine.device=cpu"
         )
     validate_processes(config, nproc)
     check_inputs(config)

@@ -201,10 +201,10 @@ def _notes(report: Mapping[str, Any]) -> list[Text]:
     if not report["one_reward"]:
         notes.append(
             "The stages were rewarded by different settings of reward: their RL rewards do not compare; stage=eval "
-            "resume=true evaluates all by the present ones."
+            "resume=true with the run.name and the keys of this run evaluates all by its present ones."
         )
     for pair in report["paired"]:
-        difference = f"{pair['mean']:+.2f} ± {_number(pair['standard_error'], '{:.2f}')}"
+        difference = f"{_number(pair['mean'], '{:+.2f}')} ± {_number(pair['standard_error'], '{:.2f}')}"
         notes.append(f"{pair['after']} - {pair['before']}: {difference} RL reward (paired over {pair['n']} prompts)")
     return [Text(), *map(Text, notes)]
 
