@@ -65,7 +65,7 @@ def test_instructions_reach_training_and_nothing_that_is_held_out(tmp_path) -> N
     for name in ("cpt", "sft", "rl"):
         assert told not in texts[0.0, name] and texts[1.0, name].count(told) > 5, name
     for name in ("cpt_heldout", "sft_heldout"):
-        assert texts[0.0, name] == texts[1.0, name], name
+        assert texts[0.0, name] == texts[1.0, name] and told not in texts[1.0, name], name
     counts = reports[1.0]["instructions"]
     assert counts["cpt"]["controlled"] == texts[1.0, "cpt"].count(told)
     assert counts["rl"]["controlled"] == texts[1.0, "rl"].count(told)
