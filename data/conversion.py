@@ -10,7 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from agentworld.data import cleaning, redaction
-from agentworld.data.formats import agentworldbench, by_name, detect
+from agentworld.data.filters import EVALUATION_SOURCES
+from agentworld.data.formats import by_name, detect
 from agentworld.data.formats.container import DamagedError, Record, lines, look, records
 from agentworld.data.formats.format import Format, Head, Origin, Rejected, UnusableError
 from agentworld.data.import_report import FileCount
@@ -22,7 +23,6 @@ from agentworld.data.unicode_text import without_lone_surrogates
 SEEN_CHARACTERS = 80  # of a file of no known format, in the report and in the error
 DIGEST_BYTES = 16  # of an id: two of 10^9 are the same with probability 10^-21
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-EVALUATION_SOURCES = (agentworldbench.SOURCE,)
 # What an adapter stumbles over in a record that is not quite what it takes it for.
 MISFITS = (LookupError, TypeError, AttributeError, ValueError, ArithmeticError, RecursionError)
 

@@ -66,7 +66,9 @@ def _require_trajectories(settings: DataSettings, filtered: FilterCount, duplica
         raise ContentError(f"no trajectory is left: the split groups of all {filtered.kept} are in data.held_out")
     raise ContentError(
         f"no trajectory is left after the filters: of {filtered.read} read, {filtered.too_short} have "
-        f"fewer than data.min_turns={settings.min_turns} turns; lower it or give longer ones"
+        f"fewer than data.min_turns={settings.min_turns} turns (lower it or give longer ones), "
+        f"{filtered.without_target} no turn that may be a target, and {filtered.evaluation} are rows of a benchmark, "
+        "which data.held_out is for"
     )
 
 

@@ -15,6 +15,7 @@ def _lines(report: dict[str, Any]) -> Iterator[str]:
     yield f"trajectories  {read['read']} read, {read['rejected']} rejected"
     yield (
         f"filters       {filters['too_short']} too short, {filters['without_target']} without a target, "
+        f"{filters['evaluation']} of a benchmark, "
         f"{filters['empty_action_turns']} turns without action; {filters['kept']} kept"
     )
     same = report["duplicates"]

@@ -1,6 +1,7 @@
 """The command as a user meets it: help, exit codes, one line for every error."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -48,7 +49,7 @@ def test_the_examples_of_train_are_valid_requests():
     from agentworld.train.compose import compose
 
     for line in lines:
-        words = line.split()
+        words = shlex.split(line)
         assert words[:2] == ["agentworld", "train"]
         compose(words[2:])
 

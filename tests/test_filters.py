@@ -33,8 +33,9 @@ def test_filters_run_in_order_and_the_totals_add_up():
         trajectory("c", A, ("", "?")),  # too short once stripped
         trajectory("d", B, C),
         replace(trajectory("e", A, C), turns=[Turn(*turn, {"context_only": "time-out"}) for turn in (A, C)]),
+        replace(trajectory("f", A, B), source="agentworldbench"),  # of a benchmark: never trained on
     ]
     kept, count = passing(given, 2)
     assert [t.id for t in kept] == ["a", "d"]
-    assert count == filters.FilterCount(4, empty_action_turns=2, too_short=1, without_target=1, kept=2)
-    assert count.read == count.too_short + count.without_target + count.kept
+    assert count == filters.FilterCount(5, empty_action_turns=2, too_short=1, without_target=1, evaluation=1, kept=2)
+    assert count.read == count.too_short + count.without_target + count.evaluation + count.kept

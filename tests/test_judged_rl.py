@@ -147,6 +147,7 @@ def test_a_judge_that_fails_stops_the_run_and_a_resume_asks_for_the_rest_only(st
     assert asked == {request.user for request in refused} and not asked & {request.user for request in before}
     assert completions_of(run) == completions_of(expected)
     for found, row in zip(metrics(run / "rl"), metrics(expected / "rl"), strict=True):
+        assert found.get("tokens") == row.get("tokens"), "logged at a step that begins a rollout"
         assert [found[key] for key in ("step", "loss", "grad_norm", "reward")] == pytest.approx(
             [row[key] for key in ("step", "loss", "grad_norm", "reward")], abs=1e-6
         )

@@ -4,12 +4,17 @@ import json
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from recorded import needs_corpora, recorded
+from renderers import TOKENIZERS
 from sessions import session
 
+from agentworld.data.examples import example
 from agentworld.data.outcomes import QUOTED, outcome
+from agentworld.data.render import Renderer
+from agentworld.data.rows import rl_prompt
 from agentworld.data.schema import DOMAINS, System, Trajectory, Turn
 from agentworld.data.simulation import (
     CONTROLLED_DOMAINS,
@@ -18,7 +23,9 @@ from agentworld.data.simulation import (
     instructed,
     search_instruction,
 )
-from agentworld.data.system_prompts import VERSIONS, system_prompt
+from agentworld.data.system_prompts import EVALUATION_VERSION, VERSIONS, system_prompt
+from agentworld.train import evaluate
+from agentworld.train.config import Config
 
 PROMPT = "me@box:~$ "
 
@@ -289,3 +296,15 @@ def test_no_recorded_observation_is_given_away():
                 assert len(turn.observation.strip()) < 12 or turn.observation.strip() not in (sentence or "")
     for domain in CONTROLLED_DOMAINS:  # rules that say nothing of a domain would teach nothing there
         assert told[domain, True] > 0.6 * (told[domain, True] + told[domain, False]), (domain, told)
+
+
+def test_evaluation_asks_search_as_rl_does() -> None:
+    """With the query that training is told, also where the source keeps it in the first turn's meta."""
+    meta = {"query": "Which lake holds the isle of Orta?", "reference_answer": "Lake Orta"}
+    item = made("search", ("Search[a]", "b", meta), ("Search[c]", "d"))
+    config, renderer = Config(), Renderer(TOKENIZERS["trained"]())
+    expected = rl_prompt(item, renderer, config.data, config.seed)
+    generator = SimpleNamespace(config=config, renderer=renderer)
+    asked = example(item, int(expected.key.rpartition("#")[2]))
+    assert evaluate._prompt(generator, asked, EVALUATION_VERSION["rl"]) == list(expected.ids)
+    assert "isle of Orta" in evaluate.told(asked, config.seed).system.simulation_instruction

@@ -34,7 +34,7 @@ Without recipe= the error lists the recipes; every key of train/config.py can be
 example:
   agentworld train recipe=smoke run.name=first
   agentworld train recipe=smoke run.name=first resume=true       continue a stopped run
-  agentworld train recipe=smoke data.trajectories=[my.jsonl]     train on your own trajectories
+  agentworld train recipe=smoke stage=cpt 'data.trajectories=[my.jsonl]' 'data.split={cpt:0.94,sft:0,rl:0,eval:0.06}'
 """
 TRAIN_EPILOG = """\
 keys of every recipe:

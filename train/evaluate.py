@@ -131,9 +131,7 @@ def _predictions(generator: Generator, examples: list[Example], form: str) -> li
     return _collected(scored, len(examples))
 
 
-def write_predictions(
-    path: Path, examples: Sequence[Example], shown: Sequence[Mapping[str, Any]], seed: int
-) -> None:
+def write_predictions(path: Path, examples: Sequence[Example], shown: Sequence[Mapping[str, Any]], seed: int) -> None:
     """Greedy predictions as rows for `agentworld score`: what the model said, raw with its end of turn (base and CPT:
     `--form plain`), and what verifiers and guards need of the turn. `shown`: of each example, from `_predictions`."""
     rows = [

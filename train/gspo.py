@@ -21,8 +21,8 @@ from agentworld.train.trainers import StageTrainer
 
 
 class EpochSampler(RepeatSampler):
-    """TRL's order of the prompts, also where a run goes on in a later pass over them. TRL's generator is seeded once, so
-    in a new process its first pass is that of epoch 0 again, whatever epoch is resumed."""
+    """TRL's order of the prompts, also where a run goes on in a later pass over them. TRL's generator is seeded once,
+    so in a new process its first pass is that of epoch 0 again, whatever epoch is resumed."""
 
     def __init__(self, epoch: Callable[[], int], stock: RepeatSampler) -> None:
         """`epoch`: the passes that are finished when an iteration begins."""

@@ -14,7 +14,7 @@ example:
   agentworld verifiers mine.jsonl --out verifiers.jsonl --base-url https://HOST/v1 --model NAME --key-variable KEY
   agentworld verifiers mine.jsonl --out verifiers.jsonl --base-url http://localhost:8000/v1 --model NAME \\
     --rollouts scored.jsonl --report verifiers.json
-  agentworld train recipe=smoke 'reward.verifiers=[verifiers.jsonl]' 'data.trajectories=[mine.jsonl]'
+  agentworld train recipe=NAME 'data.trajectories=[mine.jsonl]' 'reward.verifiers=[verifiers.jsonl]'
 """
 EPILOG = """\
 Answers are kept in a cache beside --out: a second run asks nothing again. A rollout is a row of `agentworld score`, in
