@@ -9,7 +9,7 @@ from agentworld.data.render import Prediction
 from agentworld.rewards.hybrid import reward
 from agentworld.rewards.rubric import RubricScores, reference_scores
 from agentworld.rewards.settings import RewardSettings, check_weights
-from agentworld.rewards.verdicts import Context
+from agentworld.rewards.verdicts import Context, Ruling, Verdict
 
 ACTION = json.dumps([{"keystrokes": "cat notes.txt\n", "duration": 0.1}])
 TRUTH = "cat notes.txt\napple river\nuser@box:~/dir$ "
@@ -107,6 +107,17 @@ def test_a_judge_far_above_the_scorer_is_held_down_where_a_rule_says_no(guards: 
     assert got.total == pytest.approx(0.9 * 25 if guards == "report" else 0.9 * 5 * honest.mean)
     assert reward(answer(WRONG), TRUTH, ACTION, True, settings, near).total == pytest.approx(0.9 * 5 * near.mean)
     assert reward(answer(WRONG), TRUTH, ACTION, None, settings, fooled).total == pytest.approx(25.0)  # no rule speaks
+
+
+@pytest.mark.parametrize(("guards", "total", "rule"), [("lowest", 4.5, 0.0), ("zero", 0.0, 0.0), ("report", 7.0, 25.0)])
+def test_a_caught_answer_loses_its_rule_though_every_verifier_says_yes(guards: str, total: float, rule: float) -> None:
+    """Nothing said, and a synthesised verifier that looks for something else: 0.9 x 5, with the rule 2.5 more."""
+    yes = Ruling((Verdict("synthesised", True, "a line is there"),))
+    got = reward(
+        answer(""), TRUTH, ACTION, None, RewardSettings(guards=guards), RubricScores(1, 1, 1, 1, 1), ruling=yes
+    )
+    assert [hit.name for hit in got.guards] == ["empty"]
+    assert (got.total, got.rule) == (pytest.approx(total), rule)
 
 
 def test_a_domain_may_weigh_its_rule_otherwise() -> None:

@@ -21,7 +21,7 @@ from agentworld.rewards import completions, hybrid, turn_verifiers
 from agentworld.rewards.judge import Outcome, Panel, Verdict
 from agentworld.rewards.rubric import RubricScores
 from agentworld.rewards.turn_verifiers import TurnVerifier, TurnVerifiers, truth_hash
-from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, rl, stage
+from agentworld.train import cli, evaluate, generation, pilot, pilot_groups, pipeline, prompt_stream, rl, stage
 from agentworld.train.compose import compose
 from agentworld.train.stop import StoppedError
 
@@ -150,7 +150,8 @@ def test_a_resumed_pilot_finds_what_it_would_have_found(prepared, monkeypatch) -
     monkeypatch.setattr(pilot, "Generator", Drawn)
     pilot.run(prepared.config, prepared.run)
     straight = rows_of(prepared)
-    assert len({row["completion"] for row in straight}) > 3 and straight[:6] != straight[6:12]
+    said = [row["completion"] for row in straight]
+    assert len(set(said)) > 3 and said[:6] != said[6:12], "each part draws from a stream of its own"
     (prepared.folder / "report.json").unlink()
     (prepared.folder / "part_00002.parquet").unlink()
     (prepared.folder / "part_00001.parquet").unlink()
@@ -316,6 +317,7 @@ def test_verifiers_of_other_trajectories_are_refused_before_anything_is_trained(
 
 def test_rl_reads_the_kept_prompts_with_a_reference_answer_in_the_order_of_the_weights(prepared) -> None:
     config, rl_folder = prepared.config, prepared.run / "rl"
+    config.seed = 5
     before_rl = SimpleNamespace(
         config=config, run_dir=prepared.run, parent=prepared.run / "sft" / "export", directory=rl_folder
     )
@@ -328,6 +330,11 @@ def test_rl_reads_the_kept_prompts_with_a_reference_answer_in_the_order_of_the_w
     assert kept["prompt"][:] == [f"t{n}#0" for n in (3, 4, 5, 6)] and kept.column_names == list(rl.COLUMNS)
     config.rl.domain_weights, config.rl.max_steps = {"terminal": 1.0, "swe": 1.0}, 6
     drawn = rl.training_prompts(before_rl, config.rl, given)
+    order = [
+        prompt_stream.draw(kept["domain"][:], config.rl.domain_weights, rollouts=6, per_rollout=2, seed=seed)
+        for seed in (5, 0)
+    ]
+    assert drawn["prompt"][:] == kept.select(order[0])["prompt"][:] and order[0] != order[1]
     assert len(drawn) == 6 * 2 and drawn["domain"][:].count("swe") == 6
     assert all(set(drawn["domain"][n : n + 2]) == {"terminal", "swe"} for n in range(0, 12, 2)), "every rollout"
     facts = json.loads((rl_folder / "prompts.json").read_text())

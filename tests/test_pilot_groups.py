@@ -43,6 +43,8 @@ def test_the_scale_ends_where_the_reward_does() -> None:
         ([None, 25.0], 25.0, "unjudged"),
         ([None, None], None, "unjudged"),
         ([None, 25.0, 25.0], 25.0, "solved"),
+        ([None, 0.0, 0.0], None, "unjudged"),  # the one of right form is the one that was not judged
+        ([None, 5.0, 5.0], None, "hopeless"),
     ],
 )
 def test_a_group_is_dropped_at_the_ends_of_the_scale_only(rewards, rule, kind) -> None:

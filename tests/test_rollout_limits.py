@@ -37,6 +37,8 @@ def test_every_key_reaches_trl(tmp_path) -> None:
         found = made(tmp_path, engine=engine, **CHANGED)
         assert found.use_vllm and found.vllm_mode == mode
         assert {key: getattr(found, f"vllm_{key}") for key in CHANGED} == CHANGED
+    open_above = made(tmp_path, engine=engine, importance_sampling_clip_max=0.0, importance_sampling_clip_min=0.5)
+    assert open_above.vllm_importance_sampling_clip_max is None, "0 is no bound"
     plain = made(tmp_path)
     assert not plain.use_vllm and plain.generation_kwargs == {"use_cache": True}
 
