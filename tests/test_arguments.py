@@ -1,5 +1,5 @@
 """What a recipe becomes in the trainers' arguments: every key under its name, with a value that is not its default.
-Nothing is trained; what `train/arguments.py` does with the command line stands in test_cli.py."""
+Nothing is trained."""
 
 from dataclasses import asdict, fields
 from pathlib import Path
