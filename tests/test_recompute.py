@@ -16,7 +16,8 @@ from agentworld.train import engine, kernels, model
 from agentworld.train.compose import compose
 from agentworld.train.config import ArchitectureSettings, Config, ModelSettings
 from agentworld.train.recompute import keep_mixers, mixers, recompute_mixers
-from bench import cpt_slice, vllm_rollouts
+from bench import cpt_slice
+from bench.random_policy import random_trainer
 
 LAYERS = 4  # three of Gated DeltaNet, one of attention
 LENGTHS = (7, 70, 20)  # documents of a packed row, one longer than a chunk of the delta rule
@@ -135,7 +136,7 @@ def trained(config: Config, name: str, folder: Path) -> tuple[dict, dict[str, to
     GradientState._reset_state()
     torch.manual_seed(0)
     if name == "rl":
-        trainer = vllm_rollouts.random_trainer(config, folder, {"prompts": 2, "longest_prompt": 24})
+        trainer = random_trainer(config, folder, {"prompts": 2, "longest_prompt": 24})
     else:
         rows = [{key: packed_row()[key][0].tolist() for key in ("input_ids", "labels")} | {"seq_lengths": LENGTHS}]
         policy = model.build(config.model, TOKENIZER, seed=0)
