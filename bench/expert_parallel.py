@@ -21,6 +21,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bench import rank_processes
+
 PROGRAM = "bench.expert_parallel"
 CASES = {  # ranks, ZeRO stage, expert parallelism
     "one": (1, 3, 1),
@@ -59,10 +61,7 @@ def main() -> int:
     for name in options.cases:
         line = run_case(name, options)
         failed |= "error" in line
-        print(json.dumps(line), flush=True)
-        if options.out:
-            with options.out.open("a") as file:
-                file.write(json.dumps(line) + "\n")
+        rank_processes.say(line, options.out)
         options.done.append(line)
     return 1 if _compare(options.done) or failed else 0
 
@@ -87,8 +86,6 @@ def _options() -> argparse.Namespace:
 
 def run_case(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """Run a case in processes of its own, one a rank; its line, with "error" where a rank failed or time ran out."""
-    from bench import rank_processes
-
     ranks, zero, degree = CASES[name]
     case = {"case": name, "widths": options.widths, "ranks": ranks, "zero": zero, "expert_parallel": degree}
     case |= {"experts": options.experts, "learning_rate": options.learning_rate}
@@ -179,9 +176,10 @@ def _rows(widths: str) -> list[dict[str, Any]]:
     ranks' means is not the mean over labels."""
     import torch
 
+    from bench.layer_speed import document_lengths
+
     tokens = ROW_TOKENS[widths]
-    lengths = [max(1, int(part * tokens)) for part in DOCUMENTS]
-    lengths[0] += tokens - sum(lengths)
+    lengths = document_lengths(tokens, DOCUMENTS)
     draw = torch.Generator().manual_seed(1)
     words = torch.randperm(VOCABULARY[widths], generator=draw)[:WORDS]
     rows = []

@@ -68,7 +68,7 @@ LAYERS = 40
 
 def main() -> int:
     options = _options()
-    from bench import full_depth_lines
+    from bench import rank_processes
 
     failed = False
     with ExitStack() as stack:
@@ -80,7 +80,7 @@ def main() -> int:
         for name in options.cases:
             line = _measured(name, options)
             failed |= "error" in line
-            full_depth_lines.say(line, options)
+            rank_processes.say(line, options.out)
     return 1 if failed else 0
 
 

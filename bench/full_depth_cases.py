@@ -15,7 +15,7 @@ from agentworld.train.compose import compose
 from agentworld.train.config import Config
 from bench import full_depth_lines as lines
 from bench import full_depth_setup as setup
-from bench.rank_processes import RankError
+from bench.rank_processes import RankError, say
 
 BASE_PROCESSES = 24  # a shard of 4 GiB each: the 35B model has 17
 STEPS = lines.WARM + lines.TIMED + 1  # the last one profiled
@@ -168,9 +168,8 @@ def _base(options: Namespace, layers: int) -> Path:
     setup.leave_page_cache(unfinished)
     unfinished.rename(directory)
     facts = {"layers": layers, "parameters": setup.parameters_of(config).total, "processes": processes, "bytes": size}
-    lines.say(
-        {"case": "base", **facts, "seconds": seconds, "gb_per_s": size / 1e9 / seconds, "host_gib": host}, options
-    )
+    facts |= {"seconds": seconds, "gb_per_s": size / 1e9 / seconds, "host_gib": host}
+    say({"case": "base", **facts}, options.out)
     return directory
 
 

@@ -154,12 +154,3 @@ def card_bytes(options: Namespace) -> int | None:
     query = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     sizes = subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()
     return min(map(int, sizes)) << 20
-
-
-def say(line: dict[str, Any], options: Namespace) -> dict[str, Any]:
-    """Print a line and add it to the file."""
-    print(json.dumps(line), flush=True)
-    if options.out:
-        with options.out.open("a") as file:
-            file.write(json.dumps(line) + "\n")
-    return line

@@ -27,10 +27,11 @@ from agentworld.train.checkpoint import sha256_json
 from agentworld.train.compose import compose, to_yaml
 from agentworld.train.config import Config
 from agentworld.train.trainers import BYTES_PER_PARAMETER
+from bench import layer_speed
+from bench.expert_parallel import DOCUMENTS
 
 VOCABULARY = 248320  # transformers/models/qwen3_5_moe/configuration_qwen3_5_moe.py
 WORDS = 512  # different tokens in the rows
-DOCUMENTS = (0.5, 0.2, 0.12, 0.08, 0.06, 0.04)  # parts of a packed row
 LAYERS_A_GROUP = 4  # three Gated DeltaNet layers and one of attention
 
 
@@ -200,9 +201,7 @@ def document_lengths(tokens: int, packed: bool) -> list[int]:
     """Tokens of each document of a row."""
     if not packed:
         return [tokens]
-    lengths = [int(part * tokens) for part in DOCUMENTS]
-    lengths[0] += tokens - sum(lengths)
-    return lengths
+    return layer_speed.document_lengths(tokens, DOCUMENTS)
 
 
 def write_random_prompts(path: Path, tokenizer: Path, prompts: int, limit: int) -> list[int]:

@@ -16,7 +16,7 @@ import json
 import statistics
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,14 +76,20 @@ def build(widths: dict, layers: int, device: str, dtype: torch.dtype) -> Qwen3_5
     return model.train()
 
 
+def document_lengths(tokens: int, parts: Sequence[float]) -> list[int]:
+    """Tokens of each document of a packed row, by its part of the row, at least one; the first takes what is left."""
+    lengths = [max(1, int(part * tokens)) for part in parts]
+    lengths[0] += tokens - sum(lengths)
+    return lengths
+
+
 def batch(vocabulary: int, rows: int, length: int, packed: bool, device: str) -> dict:
     """Random tokens, each its own label; packed: one row of ten documents, as TRL's padding-free collator makes it."""
     draw = torch.Generator().manual_seed(1)
     ids = torch.randint(0, vocabulary, (1, rows * length) if packed else (rows, length), generator=draw)
     if not packed:
         return {"input_ids": ids.to(device), "labels": ids.to(device)}
-    lengths = [max(1, int(part * ids.shape[1])) for part in DOCUMENTS]
-    lengths[0] += ids.shape[1] - sum(lengths)
+    lengths = document_lengths(ids.shape[1], DOCUMENTS)
     bounds = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(device)
     return {
         "input_ids": ids.to(device),

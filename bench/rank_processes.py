@@ -1,5 +1,6 @@
-"""One process a rank on this host: started together, ended together, their memory watched."""
+"""One process a rank on this host: started and ended together, their memory watched; the line of what they found."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from agentworld.train.launch import free_port, rank_environment
 from bench import process_tree
@@ -54,6 +56,15 @@ def run(
         rank = max(failed, key=lambda r: processes[r].returncode != -signal.SIGKILL)
         raise RankError(f"{reason or 'a rank failed'}; rank {rank}: {last_words(logs[rank])}")
     return peaks
+
+
+def say(line: Mapping[str, Any], out: Path | None) -> None:
+    """Print the line of a case as JSON, and add it to a file."""
+    text = json.dumps(line)
+    print(text, flush=True)
+    if out:
+        with out.open("a") as file:
+            file.write(text + "\n")
 
 
 def last_words(log: Path) -> str:

@@ -24,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from bench.rank_processes import last_words, say
+
 PROGRAM = "bench.vllm_rollouts"
 CASES = {"state-float32": {}, "state-bfloat16": {"mamba_ssm_cache_dtype": "bfloat16"}}
 WIDTHS = {
@@ -35,7 +37,6 @@ WIDTHS = {
     "mini": {},  # recipes/model/mini.yaml as it is
 }  # fmt: skip
 SIZES = {"prompts": 64, "generations": 4, "longest_prompt": 512, "new_tokens": 256, "fixed": 8, "greedy_tokens": 64}
-TINY = {"prompts": 4, "generations": 2, "longest_prompt": 24, "new_tokens": 8, "fixed": 2, "greedy_tokens": 4}
 UPDATES = 3
 
 
@@ -45,15 +46,12 @@ def main() -> int:
     if options.one:
         options.result.write_text(json.dumps(measure(json.loads(options.one))))
         return 0
-    failed = 0
+    failed = False
     for name in options.cases:
         case = {"case": name, "widths": options.widths, "repeats": options.repeats, "sizes": SIZES}
-        line = json.dumps(_in_a_process(case, options.logs / f"vllm-{options.widths}-{name}.log"))
-        failed += '"error"' in line
-        print(line, flush=True)
-        if options.out:
-            with options.out.open("a") as file:
-                file.write(line + "\n")
+        line = _in_a_process(case, options.logs / f"vllm-{options.widths}-{name}.log")
+        failed |= "error" in line
+        say(line, options.out)
     return 1 if failed else 0
 
 
@@ -64,8 +62,7 @@ def _in_a_process(case: dict[str, Any], log: Path) -> dict[str, Any]:
         done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
         if done.returncode == 0:
             return json.loads(result.read_text())
-    said = log.read_text(errors="replace").strip().splitlines() or ["no output"]
-    return {**case, "error": f"exit code {done.returncode}: {said[-1][:300]}"}
+    return {**case, "error": f"exit code {done.returncode}: {last_words(log)}"}
 
 
 def _options() -> argparse.Namespace:

@@ -13,6 +13,7 @@ from bench import routing_noise
 from bench import vllm_rollouts as bench
 from bench.random_policy import drawn, random_tokenizer, random_trainer
 
+TINY = {"prompts": 4, "generations": 2, "longest_prompt": 24, "new_tokens": 8, "fixed": 2, "greedy_tokens": 4}
 TINY_WIDTHS = {
     "hidden_size": 64, "num_hidden_layers": 4, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 32,
     "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_attention_heads": 2,
@@ -54,11 +55,11 @@ def test_the_benchmark_finds_what_differs(tmp_path, installed, monkeypatch) -> N
     module.SamplingParams = SimpleNamespace
     monkeypatch.setitem(sys.modules, "vllm", module)
     monkeypatch.setitem(bench.WIDTHS, "tiny", TINY_WIDTHS)
-    config = compose(bench.overrides("tiny", bench.TINY))
+    config = compose(bench.overrides("tiny", TINY))
     engine.start_rank(config.engine)
     kernels.install()
-    trainer = random_trainer(config, tmp_path, bench.TINY)
-    found = bench.watched(trainer, {"sizes": bench.TINY, "repeats": 1})
+    trainer = random_trainer(config, tmp_path, TINY)
+    found = bench.watched(trainer, {"sizes": TINY, "repeats": 1})
     assert [row["updates"] for row in found["updates"]] == [0, 1, 2, 3]
     for row in found["updates"]:
         assert row["vllm-training"]["sequence_mean"] == pytest.approx(0.25, abs=0.02)
@@ -78,7 +79,7 @@ def test_forced_routes_are_taken(monkeypatch) -> None:
     found = routing_noise.measure("tiny", 1, 24)
     assert len(found["tokens_routed_otherwise"]) == 4
     tokenizer = random_tokenizer()
-    policy = model.build(compose(bench.overrides("tiny", bench.TINY)).model, tokenizer, seed=0).float()
+    policy = model.build(compose(bench.overrides("tiny", TINY)).model, tokenizer, seed=0).float()
     ids = drawn(tokenizer, (1, 24), torch.Generator().manual_seed(1))
     with routing_noise.routes() as own:
         free = routing_noise.log_probs(policy, ids)
