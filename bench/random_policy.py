@@ -6,10 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+import torch.distributed as dist
 from transformers import PreTrainedTokenizerFast
 
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.train import model, rl
+from agentworld.train import engine, model, rl
 from agentworld.train.config import Config
 from agentworld.train.gspo import GspoTrainer
 from agentworld.train.resume import Resumption
@@ -17,18 +18,15 @@ from agentworld.train.stage import Stage
 
 
 def random_trainer(config: Config, folder: Path, sizes: dict[str, int]) -> GspoTrainer:
-    """What `rl.gspo_trainer` builds, on a random model and random prompts; the reward is the share of even tokens."""
-    draw, tokenizer = torch.Generator().manual_seed(0), random_tokenizer()
-    (folder / "data" / "prompts").mkdir(parents=True)
-    (folder / "rl").mkdir()
-    tokenizer.save_pretrained(folder / "data" / "tokenizer")
-    model.build(config.model, tokenizer, seed=0).save_pretrained(folder / "parent")
-    columns = {"domain": "terminal", "action": "", "observation": "", "deterministic": True}
-    rows = []
-    for number in range(sizes["prompts"]):
-        length = int(torch.randint(sizes["longest_prompt"] // 8, sizes["longest_prompt"] + 1, (), generator=draw))
-        rows.append({"prompt": f"p#{number}", "prompt_ids": drawn(tokenizer, (length,), draw).tolist(), **columns})
-    pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "prompts" / "rl.parquet")
+    """What `rl.gspo_trainer` builds, on a random model and random prompts; the reward is the share of even tokens.
+    Collective where there are several ranks, which share the folder."""
+    tokenizer = random_tokenizer()
+    if engine.rank() == 0:
+        (folder / "rl").mkdir(parents=True)
+        random_parent(config, folder / "parent", seed=0)
+        _write_prompts(folder / "data", tokenizer, sizes)
+    if dist.is_initialized():
+        dist.barrier()
 
     def even_tokens(completion_ids, **others) -> list[float]:
         return [sum(token % 2 == 0 for token in ids) / len(ids) for ids in completion_ids]
@@ -41,6 +39,26 @@ def random_trainer(config: Config, folder: Path, sizes: dict[str, int]) -> GspoT
         rl.reward_function = product
     trainer.args.save_strategy = "no"
     return trainer
+
+
+def random_parent(config: Config, directory: Path, seed: int) -> Path:
+    """A random model of the recipe and its tokenizer at `directory`."""
+    tokenizer = random_tokenizer()
+    model.build(config.model, tokenizer, seed=seed).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def _write_prompts(data: Path, tokenizer: PreTrainedTokenizerFast, sizes: dict[str, int]) -> None:
+    draw = torch.Generator().manual_seed(0)
+    (data / "prompts").mkdir(parents=True)
+    tokenizer.save_pretrained(data / "tokenizer")
+    columns = {"domain": "terminal", "action": "", "observation": "", "deterministic": True}
+    rows = []
+    for number in range(sizes["prompts"]):
+        length = int(torch.randint(sizes["longest_prompt"] // 8, sizes["longest_prompt"] + 1, (), generator=draw))
+        rows.append({"prompt": f"p#{number}", "prompt_ids": drawn(tokenizer, (length,), draw).tolist(), **columns})
+    pq.write_table(pa.Table.from_pylist(rows), data / "prompts" / "rl.parquet")
 
 
 @functools.cache

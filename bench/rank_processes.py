@@ -21,20 +21,25 @@ class RankError(Exception):
 
 
 def run(
-    arguments: Sequence[Sequence[str]], logs: Sequence[Path], limit: float, environment: Mapping[str, str]
+    arguments: Sequence[Sequence[str]],
+    logs: Sequence[Path],
+    limit: float,
+    environment: Mapping[str, str],
+    beside: Sequence[subprocess.Popen[bytes]] = (),
 ) -> dict[str, float]:
     """Run `python ARGUMENTS` for each rank and wait for all of them; after a failure or the limit end the rest.
 
     Args:
         arguments: of the interpreter, for each rank; logs: the file for the output of each.
         limit: seconds; environment: variables on top of this process's.
+        beside: processes without which the ranks cannot go on.
 
     Returns:
         The highest seen while they ran, in GiB: `processes`, the anonymous and shared memory of all processes below
         this one together (no mapped files), and `node`, by how much the memory in use on the host had risen.
 
     Raises:
-        RankError: a rank did not end with 0, or not in time.
+        RankError: a rank did not end with 0, or not in time, or a process beside them ended.
     """
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     before, processes = _used(), []
@@ -44,7 +49,7 @@ def run(
             processes.append(subprocess.Popen([sys.executable, *command], env=variables, stdout=log, stderr=log))
     peaks = {"processes": 0.0, "node": 0.0}
     try:
-        reason = _wait(processes, limit, peaks, before)
+        reason = _wait(processes, beside, limit, peaks, before)
     finally:
         for process in processes:
             if process.poll() is None:
@@ -74,13 +79,19 @@ def last_words(log: Path) -> str:
 
 
 def _wait(
-    processes: Sequence[subprocess.Popen[bytes]], limit: float, peaks: dict[str, float], before: float
+    processes: Sequence[subprocess.Popen[bytes]],
+    beside: Sequence[subprocess.Popen[bytes]],
+    limit: float,
+    peaks: dict[str, float],
+    before: float,
 ) -> str | None:
     """Until all have ended, or one failed, or time ran out; what went wrong, if anything."""
     end, next_sample = time.monotonic() + limit, 0.0
     while None in (codes := [process.poll() for process in processes]):  # each is asked: a later one may have failed
         if any(codes):
             return "a rank failed"
+        if any(process.poll() is not None for process in beside):
+            return "a process that the ranks need has ended"
         if time.monotonic() > end:
             return f"not done after {limit:.0f} s"
         if time.monotonic() > next_sample:

@@ -1,4 +1,4 @@
-"""Log-probabilities of given tokens by a colocated vLLM, by the training engine, and by transformers in float32."""
+"""Log-probabilities of given tokens by a trainer's vLLM, by the training engine, and by transformers in float32."""
 
 import copy
 import inspect
@@ -9,14 +9,19 @@ from typing import Any
 import torch
 from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as modeling
 
-from agentworld.train import kernels
+from agentworld.train import export, kernels
 
 
 def of_vllm(trainer: Any, ids: torch.Tensor) -> torch.Tensor:
     """By vLLM's prefill, of each token after the first: [sequences, tokens - 1], float32 on the CPU, in nats."""
+    generation = trainer.vllm_generation
+    if generation.mode == "server":
+        first = [1] * len(ids)
+        found = generation.vllm_client.get_sequence_logprobs(ids.tolist(), prompt_lengths=first, top_logprobs=1)
+        return torch.tensor(found["actual_logprobs"])[..., 0]
     from vllm import SamplingParams
 
-    llm = trainer.vllm_generation.llm
+    llm = awake(generation)
     llm.reset_prefix_cache()
     asked = SamplingParams(max_tokens=1, temperature=1.0, prompt_logprobs=0)
     outputs = llm.generate([{"prompt_token_ids": row.tolist()} for row in ids], asked, use_tqdm=False)
@@ -25,6 +30,13 @@ def of_vllm(trainer: Any, ids: torch.Tensor) -> torch.Tensor:
         pairs = zip(output.prompt_logprobs[1:], row[1:].tolist(), strict=True)
         found.append([of_token[token].logprob for of_token, token in pairs])
     return torch.tensor(found)
+
+
+def awake(generation: Any) -> Any:
+    """A colocated vLLM with its cache there; between two rollouts it may be asleep."""
+    if generation.enable_sleep_mode:
+        generation.llm.wake_up(tags=["kv_cache"])
+    return generation.llm
 
 
 def of_training(trainer: Any, ids: torch.Tensor) -> torch.Tensor:
@@ -38,7 +50,8 @@ def of_training(trainer: Any, ids: torch.Tensor) -> torch.Tensor:
 
 
 class Float32:
-    """Plain transformers with its torch code, in float32, on the weights that a trainer has when this is made."""
+    """Plain transformers with its torch code, in float32, on the weights that a trainer has when this is made;
+    collective."""
 
     def __init__(self, trainer: Any) -> None:
         trained = trainer.accelerator.unwrap_model(trainer.model_wrapped)
@@ -47,7 +60,10 @@ class Float32:
         config.use_cache, config.output_router_logits, config.dtype = False, False, torch.float32
         self.device = trainer.accelerator.device
         self.model = modeling.Qwen3_5MoeForCausalLM(config).to(self.device).eval()
-        self.model.load_state_dict({name: tensor.float() for name, tensor in trained.state_dict().items()})
+        weights = {name: tensor.float() for name, tensor in export.tensors(trained)}
+        if config.tie_word_embeddings:
+            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        self.model.load_state_dict(weights)
 
     @torch.no_grad()
     def logits(self, ids: torch.Tensor) -> Iterator[torch.Tensor]:

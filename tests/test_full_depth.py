@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from argparse import Namespace
 from pathlib import Path
 
@@ -122,6 +124,9 @@ def test_a_rank_that_fails_ends_the_others_and_is_named(tmp_path) -> None:
         rank_processes.run([["-c", "import time; time.sleep(60)"], ["-c", fails]], logs, 50, {})
     with pytest.raises(RankError, match="not done after 0 s"):
         rank_processes.run([["-c", "import time; time.sleep(60)"]], logs[:1], 0.3, {})
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    with pytest.raises(RankError, match="a process that the ranks need has ended; rank 0: no output"):
+        rank_processes.run([["-c", "import time; time.sleep(60)"]], logs[:1], 50, {}, beside=[ended])
     assert not process_tree.below(os.getpid())
 
 

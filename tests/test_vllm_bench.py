@@ -1,15 +1,19 @@
-"""The benchmark of a colocated vLLM, with a receiver in place of vLLM: it finds what is put into the receiver."""
+"""The benchmark of vLLM, with receivers in place of vLLM: it finds what is put into them."""
 
+import shlex
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
-from test_vllm_rollouts import Engine, installed  # noqa: F401  a fixture
+from ranks import on_ranks
+from test_vllm_rollouts import Client, Engine, installed, receiving  # noqa: F401  a fixture
+from trl.generation import vllm_generation
 
 from agentworld.train import engine, kernels, model
 from agentworld.train.compose import compose
-from bench import routing_noise
+from bench import routing_noise, vllm_watch
 from bench import vllm_rollouts as bench
 from bench.random_policy import drawn, random_tokenizer, random_trainer
 
@@ -49,17 +53,27 @@ class Vllm(Engine):
         return ids[-count:]
 
 
-def test_the_benchmark_finds_what_differs(tmp_path, installed, monkeypatch) -> None:  # noqa: F811
-    monkeypatch.setattr("trl.generation.vllm_generation.LLM", Vllm, raising=False)
-    module = ModuleType("vllm")
-    module.SamplingParams = SimpleNamespace
-    monkeypatch.setitem(sys.modules, "vllm", module)
-    monkeypatch.setitem(bench.WIDTHS, "tiny", TINY_WIDTHS)
-    config = compose(bench.overrides("tiny", TINY))
-    engine.start_rank(config.engine)
-    kernels.install()
-    trainer = random_trainer(config, tmp_path, TINY)
-    found = bench.watched(trainer, {"sizes": TINY, "repeats": 1})
+class Server(Client):
+    """A server in bfloat16 whose log-probabilities are `offset` too high, of prompts and of samples."""
+
+    def __init__(self, **settings) -> None:
+        super().__init__(**settings)
+        self.offset = 0.25
+
+    def get_sequence_logprobs(self, sequences, prompt_lengths, top_logprobs) -> dict:
+        assert prompt_lengths == [1] * len(sequences)
+        return {"actual_logprobs": [[[p] for p in self.log_probs(ids[:1], ids[1:])] for ids in sequences]}
+
+
+def in_place_of_vllm() -> None:
+    """For a process that runs a case and ends."""
+    sys.modules["vllm"] = ModuleType("vllm")
+    sys.modules["vllm"].SamplingParams = vllm_generation.SamplingParams = SimpleNamespace
+    vllm_generation.LLM, vllm_generation.is_vllm_available = Vllm, lambda: True
+    bench.WIDTHS["tiny"] = TINY_WIDTHS
+
+
+def finds_what_was_put_in(found: dict, samples: int) -> None:
     assert [row["updates"] for row in found["updates"]] == [0, 1, 2, 3]
     for row in found["updates"]:
         assert row["vllm-training"]["sequence_mean"] == pytest.approx(0.25, abs=0.02)
@@ -68,8 +82,66 @@ def test_the_benchmark_finds_what_differs(tmp_path, installed, monkeypatch) -> N
     assert min(moved) > 0.004, "the model learns, and more than rounding"
     for row in found["rollouts"]:
         assert row["vllm-training"]["sequence_mean"] == pytest.approx(0.25, abs=0.05)
-        assert row["tokens"] <= 4 * 2 * 8
-    assert found["greedy"]["tokens"] == 8 and len(found["tokens_per_s"]["vllm"]) == 1
+        assert samples < row["tokens"] <= samples * 8
+
+
+@pytest.mark.parametrize("name", ["state-float32", "server"])
+def test_the_benchmark_finds_what_differs(tmp_path, installed, monkeypatch, name) -> None:  # noqa: F811
+    monkeypatch.setattr(vllm_generation, "LLM", Vllm, raising=False)
+    monkeypatch.setattr(vllm_generation, "VLLMClient", Server)
+    module = ModuleType("vllm")
+    module.SamplingParams = SimpleNamespace
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(bench.WIDTHS, "tiny", TINY_WIDTHS)
+    monkeypatch.setattr(Server, "longest", TINY["longest_prompt"] + TINY["new_tokens"])
+    address = ["rl.rollout.server_base_url=http://host:9"] if name == "server" else []
+    config = compose(bench.overrides("tiny", TINY, [*bench.CASES[name].keys, *address]))
+    engine.start_rank(config.engine)
+    kernels.install()
+    trainer = random_trainer(config, tmp_path, TINY)
+    if name == "server":
+        receiving(Server.made, trainer).model.to(torch.bfloat16)
+    found = vllm_watch.watched(trainer, {"sizes": TINY, "repeats": 1})
+    finds_what_was_put_in(found, samples=4 * 2)
+    assert len(found["tokens_per_s"]["vllm"]) == len(found["tokens_per_s"]["transformers"]) == 1
+    if name == "server":
+        assert found["greedy"] is None and Server.made.settings[0] == "http://host:9"
+    else:
+        assert found["greedy"]["tokens"] == 8
+
+
+RANKS = """
+import sys
+sys.path[:0] = [FOLDER, f"{FOLDER}/.."]
+import test_vllm_bench as case
+from bench import vllm_rollouts, vllm_watch
+
+case.in_place_of_vllm()
+vllm_watch.machine, vllm_watch.version = lambda gpu: {}, lambda name: "none"
+result = vllm_watch.measure({"case": "tensor-parallel", "widths": "tiny", "sizes": case.TINY, "repeats": 0, "ranks": 2,
+    "keys": list(vllm_rollouts.CASES["tensor-parallel"].keys), "options": {}, "folder": OUT, "server": ""})
+"""
+
+
+def test_the_benchmark_runs_on_two_ranks(tmp_path) -> None:
+    """ZeRO-3, the experts over both ranks, one vLLM over both: what both ranks find is the same."""
+    given = f"FOLDER, OUT = {str(Path(__file__).parent)!r}, {str(tmp_path)!r}\n"
+    first, second = on_ranks(2, given + RANKS, tmp_path, timeout=600)
+    for found in (first, second):
+        finds_what_was_put_in(found, samples=4 * 2)
+        assert found["tokens_per_s"] is None and found["greedy"]["tokens"] == 8
+    for one, other in zip(first["updates"], second["updates"], strict=True):
+        assert one["training-float32"] == other["training-float32"]
+
+
+def test_the_documented_command_starts_the_server_of_the_benchmark() -> None:
+    """docs/rollouts.md and the benchmark start a server with the same flags."""
+    text = (Path(__file__).parents[1] / "docs" / "rollouts.md").read_text().replace("\\\n", " ")
+    command = next(line for line in text.splitlines() if "vllm serve" in line and line.startswith("VLLM_SERVER"))
+    words = shlex.split(command)
+    assert words[:3] == ["VLLM_SERVER_DEV_MODE=1", "vllm", "serve"]
+    flags = words[words.index("--max-model-len") + 2 :]
+    assert flags == list(bench.SERVER_FLAGS)
 
 
 def test_forced_routes_are_taken(monkeypatch) -> None:
@@ -79,7 +151,7 @@ def test_forced_routes_are_taken(monkeypatch) -> None:
     found = routing_noise.measure("tiny", 1, 24)
     assert len(found["tokens_routed_otherwise"]) == 4
     tokenizer = random_tokenizer()
-    policy = model.build(compose(bench.overrides("tiny", TINY)).model, tokenizer, seed=0).float()
+    policy = model.build(compose(bench.overrides("tiny", TINY, bench.COLOCATED)).model, tokenizer, seed=0).float()
     ids = drawn(tokenizer, (1, 24), torch.Generator().manual_seed(1))
     with routing_noise.routes() as own:
         free = routing_noise.log_probs(policy, ids)
