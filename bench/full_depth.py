@@ -17,7 +17,7 @@ itself would evaluate the model before and after. ZeRO-3, experts over all GPUs.
     checkpoint    CPT on fewer layers, whose base, checkpoint and export fit --disk: three steps, a checkpoint after the
                   second, the export; then new processes resume it and take the third step again
     rl            two rollouts of 8 prompts x 8 completions, sampled by transformers, each used in two optimizer steps;
-                  random weights gain no reward, so the loss is 0, and costs what another does
+                  random weights gain no reward, so the loss is the router's alone, and costs what another does
     rows4k-kept   as rows4k, activations kept: the fewer rows that fit so
 
 Fields. GB are 10^9 bytes, GiB 2^30; lists "of_each_rank" are in the order of the ranks.

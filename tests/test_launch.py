@@ -207,3 +207,19 @@ def test_no_nvidia_smi_means_no_gpus_and_no_torch_import(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     monkeypatch.setattr(subprocess, "run", None)  # asking torch would fail here
     assert launch.visible_gpus() == 0
+
+
+def test_a_step_of_several_micro_batches_starts_without_a_warning():
+    """accelerate gets the number of micro-batches twice, and warns that they differ; what else it says is kept."""
+    program = """
+from agentworld.train import worker
+worker.quiet_libraries()
+from accelerate import PartialState
+from accelerate.logging import get_logger
+PartialState(cpu=True)
+logger = get_logger("accelerate.accelerator")
+logger.warning("Gradient accumulation steps mismatch: GradientAccumulationPlugin has 1, DeepSpeed config has 2. ...")
+logger.warning("another warning")
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stderr
+    assert "another warning" in said and "mismatch" not in said

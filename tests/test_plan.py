@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from agentworld.train.architecture import count, text_config
 from agentworld.train.cli import main
 from agentworld.train.compose import compose, options
 from agentworld.train.model import architecture_fields
-from bench import plan_memory
+from bench import full_depth_setup, plan_memory
 
 kernels.install()
 RELEASED = ["recipe=agentworld-35b-a3b"]
@@ -204,11 +205,14 @@ def test_tokens_and_hours(released):
     assert work["cpt"].tokens_per_step == 64 * 32768 and work["rl"].tokens_per_step == 128 * (32768 + 4096)
     assert work["rl"].generated_tokens == 440 * 128 * 4096
     # 110 rollouts of 8 prompts a rank, 4 at a time; on 16 ranks there are 32, and at once there is one call.
-    assert work["rl"].decoding_hours == pytest.approx(110 * 2 * 4096 * 0.05 / 3600)
+    assert work["rl"].decoding_hours == pytest.approx(110 * 2 * 4096 * 40 * 0.0066 / 3600)
     for ranks, keys, calls in ((16, [], 8), (64, ["rl.rollout.batch_size=0"], 1), (64, ["rl.rollout.batch_size=3"], 3)):
         config = compose([*RELEASED, *keys])
         found = compute.work(config, "rl", released.architecture, released.parameters, ranks, 0.19)
-        assert found.decoding_hours == pytest.approx(110 * calls * 4096 * 0.05 / 3600)
+        assert found.decoding_hours == pytest.approx(110 * calls * 4096 * 40 * 0.0066 / 3600)
+    whole = compose([*RELEASED, "engine.expert_parallel=1"])
+    found = compute.work(whole, "rl", released.architecture, released.parameters, 64, 0.19)
+    assert found.decoding_hours == pytest.approx(110 * 2 * 4096 * 40 * 0.0025 / 3600)
     for stage in work.values():
         assert stage.hours == pytest.approx(stage.flops / (64 * 0.19 * 790e12) / 3600)
     with_half = compute.work(released.config, "cpt", released.architecture, released.parameters, 128, 0.19)
@@ -279,3 +283,31 @@ def test_the_estimate_is_within_a_tenth_of_what_a_gpu_held() -> None:
         assert estimated.moments["step"] == pytest.approx(case["measured"]["step"], rel=0.1), case
         before = max(size for moment, size in estimated.moments.items() if moment != "step")
         assert before == pytest.approx(case["measured"]["backward"], rel=0.1), case
+
+
+def test_the_estimate_of_divided_experts_is_within_a_tenth_of_what_two_gpus_held() -> None:
+    """Steps of CPT and RL of 12 layers, ZeRO-3, experts over both (docs/performance.md)."""
+    cases = json.loads((Path(__file__).parent / "measured_memory.json").read_text())["full_depth"]
+    assert [case["stage"] for case in cases] == ["cpt", "rl"]
+    for case in cases:
+        options = Namespace(gpus=2, offload=False, tiny=False, overrides=[], sizes=full_depth_setup.Sizes())
+        stage = [f"stage={case['stage']}", "run.name=x", "resume=true"]
+        config = compose([*full_depth_setup.overrides(options, case["layers"]), *stage, *case["keys"]])
+        estimated = full_depth_setup.planned_peak(config, case["stage"])
+        assert estimated == pytest.approx(case["peak"], rel=0.1), case
+
+
+def test_zero3_gathers_nothing_that_one_rank_holds_alone() -> None:
+    """As DeepSpeed: a partition of one rank is used as it is, unless it lies in CPU memory."""
+    for gpus, degree, engine in ((1, 1, "zero3"), (2, 2, "zero3"), (4, 2, "zero3"), (2, 2, "zero3-offload-cpu")):
+        keys = [*RELEASED, f"engine={engine}", f"nproc={gpus}", f"engine.expert_parallel={degree}", "cluster.nodes=1"]
+        config = compose([*keys, f"cluster.tasks_per_node={gpus}", "stage=rl", "run.name=x", "resume=true"])
+        architecture, _ = text_config(config)
+        parameters = count(architecture)
+        stage = memory.Stage(architecture, parameters, memory.Engine.of(config.engine), gpus, "bfloat16")
+        gathered = stage.generation(1, 8, 8, memory.kernels_of(config, packed=False)).parts["gathered"]
+        dense = parameters.total - parameters.parts["experts"]
+        expected = {1: 0, 2: dense, 4: dense + parameters.parts["experts"] // 2}[gpus]
+        if engine == "zero3-offload-cpu":
+            expected = dense + parameters.parts["experts"] // 2
+        assert gathered == 2 * expected

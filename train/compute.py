@@ -12,11 +12,15 @@ from agentworld.train.architecture import Parameters
 from agentworld.train.config import Config
 from agentworld.train.rollout_limits import uses_vllm
 
-# On one NVIDIA H200, 2026-11-30, a slice of the 35B architecture at its true widths, forward and backward with fla,
-# extrapolated from 4 and 8 to 40 layers: 8,500 tokens/s, 19 % of the 790 TFLOP/s that a bfloat16 product reached there.
+# Whole steps of CPT on two H200, ZeRO-3, experts over both, 2026-11-30 (docs/performance.md), of the 790 TFLOP/s of a
+# bfloat16 product: 0.15 with 8,192 tokens a GPU (4 layers) and 0.32 with 98,304 (12 layers, recomputed work counted).
+# The default lies between, nearer to the smaller: several nodes were not measured.
 PEAK_FLOPS = 790e12
 MFU = 0.19
-DECODING_SECONDS = 0.05  # one token for all rows of a call of `generate`: an assumption, not measured
+# A token of all rows of a call of `generate`, by layer: kernels are launched one by one, widths and rows matter little.
+# Measured on H200 (docs/rollouts.md, docs/performance.md): 256 rows, 8 layers, 12,800 tokens/s; 12 layers with the
+# experts over two GPUs, 20.2 s for 256 tokens.
+DECODING_SECONDS_A_LAYER, WITH_DIVIDED_EXPERTS = 0.0025, 0.0066
 CHECKPOINT_BYTES = 16  # a parameter: what a save demands as free, train/trainers.py
 
 
@@ -88,7 +92,8 @@ def work(
         calls = -(-per_rank // (settings.rollout.batch_size or per_rank))  # of `generate`, one after the other
         rollouts = settings.max_steps / settings.mini_batches
         if not uses_vllm(settings.rollout):  # of vLLM nothing is known
-            decoding = rollouts * calls * settings.max_completion_tokens * DECODING_SECONDS / 3600
+            tokens_in_turn = rollouts * calls * settings.max_completion_tokens
+            decoding = tokens_in_turn * decoding_seconds(architecture, config.engine.expert_parallel) / 3600
     else:
         row = getattr(config.data, f"{stage}_row_tokens")
         rows = settings.rows_per_device * settings.gradient_accumulation_steps
@@ -99,6 +104,12 @@ def work(
     flops = settings.max_steps * tokens * (once * (3 + forwards) + again)
     hours = flops / (ranks * mfu * PEAK_FLOPS) / 3600
     return Work(settings.max_steps, tokens, generated, flops, hours, decoding)
+
+
+def decoding_seconds(architecture: Qwen3_5MoeTextConfig, expert_parallel: int) -> float:
+    """Of one token for all rows of a call of `generate`; an estimate."""
+    of_a_layer = WITH_DIVIDED_EXPERTS if expert_parallel > 1 else DECODING_SECONDS_A_LAYER
+    return of_a_layer * architecture.num_hidden_layers
 
 
 def disk(config: Config, parameters: Parameters, stages: list[str], trajectory_bytes: int) -> dict[str, int]:

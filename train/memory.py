@@ -131,6 +131,11 @@ class Stage:
         self.local = parameters.total - parameters.parts["experts"] + self.experts
         self.partition = -(-parameters.total // ranks)
         self.layer_experts = parameters.layer_experts // engine.expert_parallel
+        # What ZeRO-3 makes a copy of to use it. A rank that has the whole of a parameter uses it where it is, unless
+        # that is the CPU's memory (deepspeed/runtime/zero/partition_parameters.py:61, NoGatherHandle).
+        elsewhere = engine.offload_parameters
+        self.copied_experts = self.experts if ranks > engine.expert_parallel or elsewhere else 0
+        self.copied = (self.local - self.experts + self.copied_experts) if ranks > 1 or elsewhere else 0
         self.linear = architecture.layer_types.count("linear_attention")
 
     def training(self, batch: Batch, recompute: str) -> Memory:
@@ -168,7 +173,7 @@ class Stage:
         elif held == "divided":
             parts |= dict.fromkeys(("gradients", "optimizer", "buckets"), 0)
         elif self.engine.zero_stage == 3:
-            parts["gathered"] = e * self.local
+            parts["gathered"] = e * self.copied
         else:
             parts |= dict.fromkeys(("gradients", "buckets"), 0)
         attention = self.architecture.num_hidden_layers - self.linear
@@ -190,12 +195,12 @@ class Stage:
         split = engine.zero_stage == 3
         weights = self.partition if split else self.local
         gradients = self.local if engine.zero_stage == 1 else self.partition
-        gathered = max(self.layer_experts, min(engine.live, self.local))
+        gathered = max(self.layer_experts if self.copied_experts else 0, min(engine.live, self.copied))
         return {
             "weights": 0 if engine.offload_parameters else e * weights,
             "gradients": 0 if engine.offload_optimizer and engine.zero_stage > 1 else self.gradient * gradients,
             "optimizer": 0 if engine.offload_optimizer else ADAM_BYTES * self.partition,
-            "gathered": e * min(gathered, self.local) if split else 0,
+            "gathered": e * min(gathered, self.copied) if split else 0,
             "buckets": (e + (4 if engine.float32_reduction and e < 4 else 0)) * engine.bucket,
         }
 

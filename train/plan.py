@@ -188,7 +188,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "assumptions": {
             "mfu": plan.mfu,
             "peak_flops": compute.PEAK_FLOPS,
-            "decoding_seconds_per_token": compute.DECODING_SECONDS,
+            "decoding_seconds_per_token": compute.decoding_seconds(
+                plan.architecture, plan.config.engine.expert_parallel
+            ),
             "headroom": memory.HEADROOM,
             "cards": memory.CARDS,
         },

@@ -82,9 +82,15 @@ def quiet_libraries() -> None:
     }.items():
         os.environ.setdefault(name, value)
     logging.getLogger("trl").setLevel(logging.ERROR)  # warns that one packed row a batch could be two
+    # The trainer accumulates by itself and tells accelerate 1 (transformers/trainer.py:825), and DeepSpeed the number.
+    logging.getLogger("accelerate.accelerator").addFilter(_is_no_accumulation_mismatch)
     # Deprecated names that TRL and DeepSpeed use of transformers and torch: nothing a user of this command can change.
     warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated", category=FutureWarning)
     warnings.filterwarnings("ignore", message=".*torch.distributed.* is deprecated", category=FutureWarning)
+
+
+def _is_no_accumulation_mismatch(record: logging.LogRecord) -> bool:
+    return "Gradient accumulation steps mismatch" not in record.getMessage()
 
 
 def say(text: str) -> None:
