@@ -304,22 +304,39 @@ def test_a_damaged_hand_off_is_refused_by_the_next_stage_and_by_resume(workers, 
     assert workers.steps == []
 
 
+def given_model(directory: Path) -> Path:
+    directory.mkdir(exist_ok=True)
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (directory / name).write_text("{}")
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("missing", "reason"),
+    [("model.safetensors", "holds neither model.safetensors"), ("tokenizer.json", "no tokenizer")],
+)
+def test_a_given_model_that_is_not_whole_is_refused_before_the_data_are_prepared(workers, tmp_path, missing, reason):
+    model = given_model(tmp_path / "given")
+    (model / missing).unlink()
+    with pytest.raises(RequestError, match=reason):
+        run(workers, f"model.path={model}")
+    assert not (workers.root / "runs" / "a").exists()
+
+
 def test_a_given_model_is_evaluated_and_not_built(workers, tmp_path, monkeypatch):
-    model = tmp_path / "given"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    model = given_model(tmp_path / "given")
     monkeypatch.setattr(pipeline, "load_tokenizer", lambda path: path)
     assert run(workers, f"model.path={model}") == 0
     assert workers.steps == ALL[1:]
     workers.steps.clear()
+    (model / "model.safetensors").unlink()  # a resumed run has what it needs
     assert run(workers, f"model.path={model}", "resume=true") == 0
     assert workers.steps == []
 
 
 def test_a_stage_may_start_from_a_given_model(workers, tmp_path, monkeypatch):
-    (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(pipeline, "load_tokenizer", lambda path: path)
-    assert run(workers, f"model.path={tmp_path}", "stage=rl") == 0
+    assert run(workers, f"model.path={given_model(tmp_path / 'given')}", "stage=rl") == 0
     assert workers.steps == ["rl", "evaluate:rl"]
 
 

@@ -23,7 +23,7 @@ from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import sandbox, turn_verifiers
 from agentworld.rewards.judge_checks import require_judge
 from agentworld.rewards.settings import reward_outside_rl
-from agentworld.train import pilot_groups, prompt_stream, report, srun
+from agentworld.train import pilot_groups, prompt_stream, report, srun, stored_model
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import validate_processes
@@ -167,8 +167,9 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
     return evaluated == (sha256_file(handoff) if handoff.is_file() else None)
 
 
-def check_inputs(config: Config) -> None:
-    """Refuse inputs that are not there, before the run directory is made or anything in it deleted."""
+def check_inputs(config: Config, weights: bool = True) -> None:
+    """Refuse inputs that are not there, before the run directory is made or anything in it deleted. What a resumed run
+    started from may be gone."""
     named = [("data.trajectories", path) for path in config.data.trajectories]
     named += [("data.held_out", path) for path in config.data.held_out]
     for key, path in [*named, *(("reward.verifiers", path) for path in config.reward.verifiers)]:
@@ -182,11 +183,10 @@ def check_inputs(config: Config) -> None:
         turn_verifiers.read(config.reward.verifiers)
     if config.stage in ("all", "rl"):
         require_vllm(config.rl.rollout)
-    model = Path(config.model.path)
-    if config.model.path and not (model / "config.json").is_file():
-        raise RequestError(f"model.path={model} is not a Hugging Face directory: it holds no config.json")
-    if config.model.path and (model / HANDOFF).is_file():
-        verify_handoff(model)
+    if config.model.path:
+        stored_model.require_directory(Path(config.model.path))
+        if weights and not config.resume:
+            stored_model.require_weights(Path(config.model.path))
     run_dir = Path(config.run.root) / config.run.name
     if config.overwrite and config.run.name:
         _refuse_own_inputs(config, run_dir)

@@ -1,6 +1,5 @@
 """What would stop a run later, looked for before anything is spent. Imports no torch."""
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,15 +9,13 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.pools import NO_TRACES
 from agentworld.data.sft_samples import TeacherCount, choose_samples
 from agentworld.data.trajectory_files import read_trajectories, rows_in
-from agentworld.train import pipeline
-from agentworld.train.checkpoint import TOKENIZER_FILES
+from agentworld.train import pipeline, stored_model
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate_processes
 from agentworld.train.memory import stages_of
 from agentworld.train.positions import require_positions
 from agentworld.train.traces import scripted_teacher
 
-WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 COUNTED_BYTES = 2 << 30  # of trajectories whose lines are counted; more would take longer than a plan may
 TAUGHT = 2000  # trajectories that the teacher is tried on
 
@@ -78,28 +75,13 @@ def _processes(config: Config, ranks: int) -> str:
 
 
 def _inputs(config: Config) -> str:
-    pipeline.check_inputs(config)
+    pipeline.check_inputs(config, weights=False)  # a check of their own
     count = len(config.data.trajectories)
     return f"{count} files of trajectories can be read" if count else f"{config.data.record.count} sessions to record"
 
 
 def _model(config: Config) -> str:
-    """config.json is checked with the inputs; weights and tokenizer would be missed by the first stage only."""
-    if not config.model.path:
-        return "built with random weights"
-    path = Path(config.model.path)
-    if not any((path / name).is_file() for name in WEIGHTS):
-        raise RequestError(f"model.path={path} holds neither {WEIGHTS[0]} nor {WEIGHTS[1]}; download the weights")
-    if not any((path / name).is_file() for name in TOKENIZER_FILES):
-        raise RequestError(f"model.path={path} holds no tokenizer ({TOKENIZER_FILES[0]}); copy it there")
-    index = path / WEIGHTS[0]
-    if not index.is_file():
-        return f"{path / WEIGHTS[1]} is there"
-    shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    missing = [name for name in shards if not (path / name).is_file()]
-    if missing:
-        raise RequestError(f"model.path={path}: {len(missing)} of {len(shards)} shards are missing, first {missing[0]}")
-    return f"{len(shards)} shards of weights are there"
+    return stored_model.require_weights(Path(config.model.path)) if config.model.path else "built with random weights"
 
 
 def _run_name(config: Config) -> str:
