@@ -297,6 +297,24 @@ def test_the_estimate_of_divided_experts_is_within_a_tenth_of_what_two_gpus_held
         assert estimated == pytest.approx(case["peak"], rel=0.1), case
 
 
+def test_hours_of_evaluation_are_those_of_its_calls(released) -> None:
+    """Counted as the evaluation deals turns out and batches them, on the rank with the most."""
+    keys = ["eval.examples=130", "eval.batch_size=4", "eval.reward_examples=70", "eval.reward_draws=5"]
+    config = compose([*RELEASED, *keys, "eval.max_new_tokens=100"])
+
+    def calls(answers: int) -> int:
+        return len(range(0, answers, 4))
+
+    turns, rewarded = len(range(0, 130, 64)), len(range(0, 70, 64))
+    greedy, sampled = calls(turns), calls(5 * rewarded) + calls(rewarded)
+    for stages, expected in ((["cpt"], 2 * greedy), (["cpt", "sft", "rl"], 4 * greedy + 2 * sampled)):
+        hours = compute.evaluation_hours(config, released.architecture, stages, 64)
+        assert hours == pytest.approx(expected * 100 * 40 * 0.0025 / 3600)
+    config.eval.divided = True
+    hours = compute.evaluation_hours(config, released.architecture, ["rl"], 64)
+    assert hours == pytest.approx((greedy + sampled) * 100 * 40 * 0.0066 / 3600)
+
+
 def test_zero3_gathers_nothing_that_one_rank_holds_alone() -> None:
     """As DeepSpeed: a partition of one rank is used as it is, unless it lies in CPU memory."""
     for gpus, degree, engine in ((1, 1, "zero3"), (2, 2, "zero3"), (4, 2, "zero3"), (2, 2, "zero3-offload-cpu")):

@@ -112,6 +112,24 @@ def decoding_seconds(architecture: Qwen3_5MoeTextConfig, expert_parallel: int) -
     return of_a_layer * architecture.num_hidden_layers
 
 
+def evaluation_hours(config: Config, architecture: Qwen3_5MoeTextConfig, stages: list[str], ranks: int) -> float:
+    """Hours in which the evaluations around these stages decode, if each answer is as long as allowed: greedy for each
+    held-out turn, and after SFT and RL `reward_draws` samples and a greedy answer for some of them (train/evaluate.py).
+    """
+    settings = config.eval
+
+    def calls(examples: int, answers: int = 1) -> int:  # of `generate` on a rank, one after the other
+        return -(-(-(-examples // ranks) * answers) // settings.batch_size)
+
+    shown = calls(settings.examples)
+    rewarded = min(settings.reward_examples, settings.examples)
+    sampled = calls(rewarded, settings.reward_draws) + calls(rewarded)
+    evaluated = (["base"] if "cpt" in stages else []) + stages
+    number = sum(shown + (sampled if stage in ("sft", "rl") else 0) for stage in evaluated)
+    degree = config.engine.expert_parallel if settings.divided else 1
+    return number * settings.max_new_tokens * decoding_seconds(architecture, degree) / 3600
+
+
 def disk(config: Config, parameters: Parameters, stages: list[str], trajectory_bytes: int) -> dict[str, int]:
     """Bytes below the run directory at most. A checkpoint is counted as what its save demands; the prepared data as
     three times the trajectories: their pools, and rows of two int32 columns at four characters a token."""

@@ -38,6 +38,7 @@ class Plan:
     stages: dict[str, memory.Memory]
     evaluation: memory.Memory
     work: dict[str, compute.Work]
+    evaluation_hours: float  # at most, of decoding
     fits: dict[str, dict[str, fitting.Fit | None]]  # engine, card
     disk: dict[str, int]
     host: int  # CPU memory of a node while its ranks load the model
@@ -100,6 +101,7 @@ def make(config: Config, mfu: float = compute.MFU) -> Plan:
         stages,
         evaluation,
         {name: compute.work(config, name, architecture, parameters, ranks, mfu) for name in names},
+        compute.evaluation_hours(config, architecture, names, ranks),
         _fits(config, architecture, parameters),
         disk,
         _host_bytes(config, parameters, engine, ranks),
@@ -179,7 +181,7 @@ def _way_out(stage: str, recompute: str) -> str:
 def as_json(plan: Plan) -> dict[str, Any]:
     """The plan for programs: bytes, tokens, hours; `estimate` names what is one."""
     return {
-        "estimate": ["stages", "evaluation", "work", "fits", "disk", "host_bytes_per_node"],
+        "estimate": ["stages", "evaluation", "work", "evaluation_hours", "fits", "disk", "host_bytes_per_node"],
         "recipe": plan.config.recipe,
         "ranks": plan.ranks,
         "engine": asdict(memory.Engine.of(plan.config.engine)),
@@ -199,6 +201,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         },
         "evaluation": {**asdict(plan.evaluation), "peak": plan.evaluation.peak},
         "work": {name: asdict(work) for name, work in plan.work.items()},
+        "evaluation_hours": plan.evaluation_hours,
         "fits": {
             engine: {card: fit and asdict(fit) for card, fit in cards.items()} for engine, cards in plan.fits.items()
         },

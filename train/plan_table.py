@@ -108,7 +108,8 @@ def _work(plan: Plan) -> Table:
         f"what is recomputed. MFU: of {compute.PEAK_FLOPS / 1e12:.0f} TFLOP/s; two H200 with divided experts "
         "reached 0.15 with 8,192 tokens a GPU and 0.32 with 98,304. Decoding: "
         f"{compute.decoding_seconds(plan.architecture, plan.config.engine.expert_parallel):.2g} s a token, by the "
-        "number of layers, from two measurements."
+        "number of layers, from two measurements. Evaluation decodes for "
+        f"{plan.evaluation_hours:,.1f} hours beside, if each answer is as long as allowed."
     )
     table.caption_justify = "left"
     return table
