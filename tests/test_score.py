@@ -15,6 +15,7 @@ from agentworld.data.schema import DOMAINS, System, Trajectory, Turn, write_json
 from agentworld.rewards import completions, hybrid, verifiers
 from agentworld.rewards.corruptions import CORRUPTIONS
 from agentworld.train import cli
+from agentworld.train.compose import compose, to_yaml
 
 STORED = {"prompt": "t#3", "reward": 7.5, "rubric": 7.5, "rule": None, "reason": "7.50: because"}
 
@@ -63,6 +64,23 @@ def test_rows_are_scored_with_parts_and_reasons(tmp_path, capsys) -> None:
     assert terminal[:4] == ["terminal", "4", "4", f"{mean([25, 14.625, 0, 0]):.2f}"]
     assert terminal[4] == f"{stdev([25, 14.625, 0, 0]) / 2:.2f}"
     assert terminal[6] == "1/2" and "no_tag 1" in screen
+
+
+def test_the_reward_of_a_run_is_found_in_its_directory(tmp_path) -> None:
+    """Another weight of the rule than the default, given on the command line or by the run, gives the same."""
+    path = written(tmp_path / "in.jsonl", [row("cat", said(CASES["cat"].wrong))])
+    run = tmp_path / "run"
+    run.mkdir()
+    keys = ["reward.rubric_weight=0.5", "reward.rule_weight=0.5"]
+    (run / "recipe.yaml").write_text(to_yaml(compose(["recipe=smoke", *keys])))
+    found = []
+    for number, given in enumerate((["--reward", "offline", *keys], ["--reward", str(run)], [])):
+        out = tmp_path / f"{number}.jsonl"
+        assert cli.main(["score", str(path), "--out", str(out), *given]) == 0
+        found.append(read(out)[0]["reward"])
+    assert found[0] == found[1] != found[2]
+    (run / "recipe.yaml").write_text("[1]\n")
+    assert cli.main(["score", str(path), "--out", str(out), "--reward", str(run)]) == 2
 
 
 def test_the_error_is_over_prompts_not_samples(tmp_path, capsys) -> None:
@@ -186,7 +204,7 @@ def test_wrong_requests_and_content_end_in_one_line(tmp_path, capsys) -> None:
     for code, words, *arguments in (
         (2, "--validate", "--out", out),
         (2, "--out SCORED.jsonl", str(path)),
-        (2, "no such reward; available: ", str(path), "--out", out, "--reward", "best"),
+        (2, "no such reward and no run directory; available: ", str(path), "--out", out, "--reward", "best"),
         (2, "no such file", str(tmp_path / "gone.jsonl"), "--out", out),
         (2, "does not exist; make it", str(path), "--out", str(tmp_path / "no" / "o")),
         (2, "would be replaced", str(path), "--out", str(path)),

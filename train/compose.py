@@ -69,12 +69,19 @@ def compose(overrides: Sequence[str]) -> Config:
 def compose_reward(name: str, overrides: Sequence[str]) -> RewardSettings:
     """The checked reward of `recipes/reward/<name>.yaml` and `reward.key=value ...`, without a recipe around it.
 
+    Args:
+        name: of such a file, or a run directory, whose reward it is then.
+
     Raises:
         RequestError: no such reward or key, a wrong type, a contradiction.
     """
     schema = OmegaConf.structured(Config)
     try:
-        tree = OmegaConf.merge(schema, {"reward": OmegaConf.load(RECIPES / "reward" / f"{name}.yaml")})
+        if (Path(name) / "recipe.yaml").is_file():
+            described = OmegaConf.structured(load_recipe(name).reward)
+        else:
+            described = OmegaConf.load(RECIPES / "reward" / f"{name}.yaml")
+        tree = OmegaConf.merge(schema, {"reward": described})
         for text in overrides:
             key = text.partition("=")[0]
             if not key.startswith("reward."):

@@ -71,13 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def reward_settings(name: str, overrides: Sequence[str]) -> RewardSettings:
-    """The reward that `recipes/reward/<name>.yaml` describes, with `reward.key=value` changed.
+    """The reward that `recipes/reward/<name>.yaml` or the run directory `name` describes, with `reward.key=value`
+    changed.
 
     Raises:
         RequestError: there is no such reward or key.
     """
-    if name not in options("reward"):
-        raise RequestError(f"--reward {name}: no such reward; available: {', '.join(options('reward'))}")
+    if name not in options("reward") and not (Path(name) / "recipe.yaml").is_file():
+        available = ", ".join(options("reward"))
+        raise RequestError(f"--reward {name}: no such reward and no run directory; available: {available}")
     return compose_reward(name, overrides)
 
 

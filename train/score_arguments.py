@@ -14,6 +14,7 @@ trained on; proves a reward on real trajectories. Offline, unless the reward ask
 example:
   agentworld score predictions.jsonl --out scored.jsonl --html scored.html
   agentworld score runs/first/rl/completions --out all.jsonl --html all.html
+  agentworld score mine.jsonl --out mine-scored.jsonl --reward runs/first   # the reward of that run
   agentworld score --validate trajectories.jsonl
   agentworld score predictions.jsonl --out scored.jsonl --reward judge reward.judge.base_url=https://HOST/v1 \\
     reward.judge.model=MODEL reward.judge.key_variable=JUDGE_API_KEY
@@ -39,7 +40,9 @@ def add(verbs: Any) -> None:
     keys = "keys of the reward to change (rewards/settings.py)"
     verb.add_argument("overrides", nargs="*", metavar="reward.key=value", help=keys)
     verb.add_argument("--out", type=Path, metavar="SCORED.jsonl", help="the rows with reward, parts and reason")
-    verb.add_argument("--reward", metavar="NAME", help="a file of recipes/reward (default offline)")
+    verb.add_argument(
+        "--reward", metavar="NAME", help="a file of recipes/reward, or a run's directory (default offline)"
+    )
     form = "plain: the whole text is the prediction, without tag (default tagged)"
     verb.add_argument("--form", choices=("tagged", "plain"), default="tagged", help=form)
     verb.add_argument("--html", type=Path, metavar="OUT.html", help="also write a page")
