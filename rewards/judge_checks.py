@@ -6,10 +6,11 @@ No text here repeats a value that might be a key put in the wrong place.
 import os
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from agentworld.data.errors import RequestError
-from agentworld.rewards.settings import JUDGED, JudgeEndpoint, RewardSettings
+from agentworld.rewards.settings import JUDGED, JudgeEndpoint, JudgeSettings, RewardSettings
 
 LONGEST_DEADLINE = 1800.0  # seconds: ranks that have finished wait for the others, an hour before they give up
 NO_REFERENCE_ANSWER = (
@@ -29,6 +30,7 @@ def check_judge(settings: RewardSettings) -> None:
     for name, endpoint in _endpoints(settings):
         _check_secrets(name, endpoint)  # of every recipe: it is written into the run directory
     if settings.rubric not in JUDGED:
+        _refuse_unread(settings)
         return
     if settings.rubric == "judge" and judge.both_orders:
         raise RequestError("reward.judge.both_orders is for pairs, reward.rubric=turing or reference; here is no order")
@@ -97,9 +99,9 @@ def require_judge(settings: RewardSettings) -> None:
         return
     models = [endpoint.model for _, endpoint in _endpoints(settings)]
     for name, endpoint in _endpoints(settings):
-        parts = urlsplit(endpoint.base_url)
+        parts = _address(name, endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RequestError(f"{name}.base_url must be the address of an endpoint, such as https://HOST/v1")
+            raise RequestError(_no_address(name))
         if not endpoint.model:
             raise RequestError(f"{name}.model is empty; name the model that the endpoint serves")
         if models.count(endpoint.model) > 1:
@@ -111,6 +113,11 @@ def require_judge(settings: RewardSettings) -> None:
                 f"{name}.key_variable: the environment variable {endpoint.key_variable} is not set or empty; export "
                 "it, or leave key_variable empty for an endpoint without a key"
             )
+    cache = Path(settings.judge.cache)
+    if settings.judge.cache and (cache.is_dir() or not cache.parent.is_dir()):
+        raise RequestError(
+            f"reward.judge.cache={cache} must be a file in a folder that exists; make the folder, or leave it empty"
+        )
 
 
 def _endpoints(settings: RewardSettings) -> Iterator[tuple[str, JudgeEndpoint]]:
@@ -120,13 +127,39 @@ def _endpoints(settings: RewardSettings) -> Iterator[tuple[str, JudgeEndpoint]]:
     yield from ((f"reward.judge.watchers[{number}]", endpoint) for number, endpoint in enumerate(judge.watchers))
 
 
+def _refuse_unread(settings: RewardSettings) -> None:
+    """Whoever names a judge means to be judged by it: without `reward=judge` nobody would ask."""
+    for key in ("base_url", "model", "key_variable", "more", "watchers", "cache"):
+        if getattr(settings.judge, key) != getattr(JudgeSettings(), key):
+            raise RequestError(
+                f"reward.judge.{key} has no effect with reward.rubric={settings.rubric}, which asks no judge; add "
+                "reward=judge (or turing, reference), or leave the key out"
+            )
+
+
+def _no_address(name: str) -> str:
+    return f"{name}.base_url must be the address of an endpoint, such as https://HOST/v1"
+
+
+def _address(name: str, endpoint: JudgeEndpoint) -> SplitResult:
+    """The parts of the address; one without scheme and host stays for `require_judge` to refuse."""
+    try:
+        parts = urlsplit(endpoint.base_url)
+        readable = parts.port is None or parts.port > 0  # ValueError: a port that is none
+    except ValueError:
+        readable = False
+    if not readable or re.search(r"\s", endpoint.base_url):
+        raise RequestError(_no_address(name))
+    return parts
+
+
 def _check_secrets(name: str, endpoint: JudgeEndpoint) -> None:
     if endpoint.key_variable and not _VARIABLE.fullmatch(endpoint.key_variable):
         raise RequestError(
             f"{name}.key_variable must be the name of an environment variable in capitals, such as JUDGE_API_KEY, "
             "never the key itself"
         )
-    parts = urlsplit(endpoint.base_url)
+    parts = _address(name, endpoint)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise RequestError(f"{name}.base_url must hold no user, password or query: the recipe is written to the run")
 
