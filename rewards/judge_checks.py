@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, urlsplit
 from agentworld.data.errors import RequestError
 from agentworld.rewards.settings import JUDGED, JudgeEndpoint, JudgeSettings, RewardSettings
 
+ANSWER_SECONDS = 10.0  # that a judge has at the start of a run to answer anything
 LONGEST_DEADLINE = 1800.0  # seconds: ranks that have finished wait for the others, an hour before they give up
 NO_REFERENCE_ANSWER = (
     "reward.rubric=reference compares with the answer of the policy before RL, and there is none: set "
@@ -120,6 +121,25 @@ def require_judge(settings: RewardSettings) -> None:
         )
 
 
+def silent_judges(settings: RewardSettings) -> list[str]:
+    """A line for each judge from whose address nothing answers now. Any HTTP answer is one; no key is sent. No reason
+    to refuse a run: the judge is asked after CPT and SFT only, and may be started meanwhile."""
+    if settings.rubric not in JUDGED:
+        return []
+    import httpx  # what the judge's client sends its requests with: the same proxies and certificates
+
+    lines = []
+    for name, endpoint in _endpoints(settings):
+        try:
+            httpx.get(f"{endpoint.base_url.rstrip('/')}/models", timeout=ANSWER_SECONDS)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            lines.append(
+                f"WARNING: {name}.base_url={endpoint.base_url} does not answer ({error}); start the judge before it is "
+                "asked, in the evaluation of SFT and in RL, or stop now and mend the address"
+            )
+    return lines
+
+
 def _endpoints(settings: RewardSettings) -> Iterator[tuple[str, JudgeEndpoint]]:
     judge = settings.judge
     yield "reward.judge", judge
@@ -133,7 +153,7 @@ def _refuse_unread(settings: RewardSettings) -> None:
         if getattr(settings.judge, key) != getattr(JudgeSettings(), key):
             raise RequestError(
                 f"reward.judge.{key} has no effect with reward.rubric={settings.rubric}, which asks no judge; add "
-                "reward=judge (or turing, reference), or leave the key out"
+                "reward=judge, turing or reference (score: --reward judge), or leave the key out"
             )
 
 
