@@ -163,14 +163,20 @@ def _no_address(name: str) -> str:
 
 def _address(name: str, endpoint: JudgeEndpoint) -> SplitResult:
     """The parts of the address; one without scheme and host stays for `require_judge` to refuse."""
-    try:
-        parts = urlsplit(endpoint.base_url)
-        readable = parts.port is None or parts.port > 0  # ValueError: a port that is none
-    except ValueError:
-        readable = False
-    if not readable or re.search(r"\s", endpoint.base_url):
+    parts = address_parts(endpoint.base_url)
+    if parts is None:
         raise RequestError(_no_address(name))
     return parts
+
+
+def address_parts(url: str) -> SplitResult | None:
+    """Scheme, host and the rest; None where no client could read them: a port that is none, a bracket, a blank."""
+    try:
+        parts = urlsplit(url)
+        readable = parts.port is None or parts.port > 0
+    except ValueError:
+        return None
+    return parts if readable and not re.search(r"\s", url) else None
 
 
 def _check_secrets(name: str, endpoint: JudgeEndpoint) -> None:
