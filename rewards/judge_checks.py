@@ -6,11 +6,13 @@ No text here repeats a value that might be a key put in the wrong place.
 import os
 import re
 from collections.abc import Iterator
-from urllib.parse import urlsplit
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from agentworld.data.errors import RequestError
-from agentworld.rewards.settings import JUDGED, JudgeEndpoint, RewardSettings
+from agentworld.rewards.settings import JUDGED, JudgeEndpoint, JudgeSettings, RewardSettings
 
+ANSWER_SECONDS = 10.0  # that a judge has at the start of a run to answer anything
 LONGEST_DEADLINE = 1800.0  # seconds: ranks that have finished wait for the others, an hour before they give up
 NO_REFERENCE_ANSWER = (
     "reward.rubric=reference compares with the answer of the policy before RL, and there is none: set "
@@ -29,6 +31,7 @@ def check_judge(settings: RewardSettings) -> None:
     for name, endpoint in _endpoints(settings):
         _check_secrets(name, endpoint)  # of every recipe: it is written into the run directory
     if settings.rubric not in JUDGED:
+        _refuse_unread(settings)
         return
     if settings.rubric == "judge" and judge.both_orders:
         raise RequestError("reward.judge.both_orders is for pairs, reward.rubric=turing or reference; here is no order")
@@ -97,9 +100,9 @@ def require_judge(settings: RewardSettings) -> None:
         return
     models = [endpoint.model for _, endpoint in _endpoints(settings)]
     for name, endpoint in _endpoints(settings):
-        parts = urlsplit(endpoint.base_url)
+        parts = _address(name, endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RequestError(f"{name}.base_url must be the address of an endpoint, such as https://HOST/v1")
+            raise RequestError(_no_address(name))
         if not endpoint.model:
             raise RequestError(f"{name}.model is empty; name the model that the endpoint serves")
         if models.count(endpoint.model) > 1:
@@ -111,6 +114,30 @@ def require_judge(settings: RewardSettings) -> None:
                 f"{name}.key_variable: the environment variable {endpoint.key_variable} is not set or empty; export "
                 "it, or leave key_variable empty for an endpoint without a key"
             )
+    cache = Path(settings.judge.cache)
+    if settings.judge.cache and (cache.is_dir() or not cache.parent.is_dir()):
+        raise RequestError(
+            f"reward.judge.cache={cache} must be a file in a folder that exists; make the folder, or leave it empty"
+        )
+
+
+def silent_judges(settings: RewardSettings) -> list[str]:
+    """A line for each judge from whose address nothing answers now. Any HTTP answer is one; no key is sent. No reason
+    to refuse a run: the judge is asked after CPT and SFT only, and may be started meanwhile."""
+    if settings.rubric not in JUDGED:
+        return []
+    import httpx  # what the judge's client sends its requests with: the same proxies and certificates
+
+    lines = []
+    for name, endpoint in _endpoints(settings):
+        try:
+            httpx.get(f"{endpoint.base_url.rstrip('/')}/models", timeout=ANSWER_SECONDS)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            lines.append(
+                f"WARNING: {name}.base_url={endpoint.base_url} does not answer ({error}); start the judge before it is "
+                "asked, in the evaluation of SFT and in RL, or stop now and mend the address"
+            )
+    return lines
 
 
 def _endpoints(settings: RewardSettings) -> Iterator[tuple[str, JudgeEndpoint]]:
@@ -120,13 +147,45 @@ def _endpoints(settings: RewardSettings) -> Iterator[tuple[str, JudgeEndpoint]]:
     yield from ((f"reward.judge.watchers[{number}]", endpoint) for number, endpoint in enumerate(judge.watchers))
 
 
+def _refuse_unread(settings: RewardSettings) -> None:
+    """Whoever names a judge means to be judged by it: without `reward=judge` nobody would ask."""
+    for key in ("base_url", "model", "key_variable", "more", "watchers", "cache"):
+        if getattr(settings.judge, key) != getattr(JudgeSettings(), key):
+            raise RequestError(
+                f"reward.judge.{key} has no effect with reward.rubric={settings.rubric}, which asks no judge; add "
+                "reward=judge, turing or reference (score: --reward judge), or leave the key out"
+            )
+
+
+def _no_address(name: str) -> str:
+    return f"{name}.base_url must be the address of an endpoint, such as https://HOST/v1"
+
+
+def _address(name: str, endpoint: JudgeEndpoint) -> SplitResult:
+    """The parts of the address; one without scheme and host stays for `require_judge` to refuse."""
+    parts = address_parts(endpoint.base_url)
+    if parts is None:
+        raise RequestError(_no_address(name))
+    return parts
+
+
+def address_parts(url: str) -> SplitResult | None:
+    """Scheme, host and the rest; None where no client could read them: a port that is none, a bracket, a blank."""
+    try:
+        parts = urlsplit(url)
+        readable = parts.port is None or parts.port > 0
+    except ValueError:
+        return None
+    return parts if readable and not re.search(r"\s", url) else None
+
+
 def _check_secrets(name: str, endpoint: JudgeEndpoint) -> None:
     if endpoint.key_variable and not _VARIABLE.fullmatch(endpoint.key_variable):
         raise RequestError(
             f"{name}.key_variable must be the name of an environment variable in capitals, such as JUDGE_API_KEY, "
             "never the key itself"
         )
-    parts = urlsplit(endpoint.base_url)
+    parts = _address(name, endpoint)
     if parts.username or parts.password or parts.query or parts.fragment:
         raise RequestError(f"{name}.base_url must hold no user, password or query: the recipe is written to the run")
 

@@ -26,6 +26,7 @@ from agentworld.rewards.settings import JudgeEndpoint, JudgeSettings
 
 RETRIED_STATUS = (408, 409, 425, 429)
 SHOWN_CHARACTERS = 200  # of an error text
+SHOWN_END = 60  # characters of a reply that could not be read: an evaluation stands at its end
 MILLION = 1e6
 MOST_TOKENS = 1 << 40  # of one answer: above, a server's `usage` is no count
 LONGEST_PAUSE = 3600.0  # seconds that a server may ask to wait; for more, what it was asked has failed
@@ -132,7 +133,9 @@ class JudgeClient:
         try:
             return Judged(prompt.parse(text), text, prompt_tokens, completion_tokens)
         except ReplyError as error:
-            raise _AttemptError(f"a reply without a usable evaluation: {error}") from None
+            raise _AttemptError(
+                self._shown(f"a reply without a usable evaluation: {error}; it ends: {text.strip()[-SHOWN_END:]}")
+            ) from None
 
     async def _request(self, prompt: JudgePrompt) -> str:
         """The body of the response, whatever it is."""

@@ -84,11 +84,17 @@ def reward_outside_rl(settings: RewardSettings) -> RewardSettings:
 
 
 def check_weights(settings: RewardSettings) -> None:
-    """Refuse `reward.domain_rule_weights` that name no domain or are no share.
+    """Refuse weights that are no shares of one reward, whose scale then is 0 to 25, and `reward.domain_rule_weights` of
+    no domain.
 
     Raises:
         RequestError: naming the key.
     """
+    total = settings.rubric_weight + settings.rule_weight
+    if abs(total - 1) > 1e-6:
+        raise RequestError(
+            f"reward.rubric_weight + reward.rule_weight must be 1, found {total:g}; set both, the paper's are 0.9, 0.1"
+        )
     for domain, share in settings.domain_rule_weights.items():
         if domain not in DOMAINS:
             raise RequestError(f"reward.domain_rule_weights.{domain} is not one of {', '.join(DOMAINS)}")

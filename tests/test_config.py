@@ -141,6 +141,8 @@ def test_processes_must_divide_the_rl_mini_batch_and_the_advice_works():
     with pytest.raises(RequestError, match=r"rl\.completions_per_device=8") as caught:
         validate_processes(config, 2)
     advised = str(caught.value).rpartition("set ")[2]
+    with pytest.raises(RequestError, match=advised):  # at once: the search for the advice ends at the mini-batch
+        validate_processes(compose([SMOKE, "rl.completions_per_device=10000000000000"]), 2)
     rl = compose([SMOKE, "nproc=2", advised]).rl
     assert rl.prompts_per_rollout * rl.num_generations // rl.mini_batches == rl.completions_per_device * 2 == 16
     assert accepted(compose([SMOKE, advised]), 2) and not accepted(config, 2)

@@ -130,6 +130,9 @@ def test_a_domain_may_weigh_its_rule_otherwise() -> None:
     for weights, said in (({"shell": 0.1}, "shell is not one of"), ({"mcp": 1.5}, "between 0 and 1")):
         with pytest.raises(RequestError, match=said):
             check_weights(RewardSettings(domain_rule_weights=weights))
+    for rubric, rule in ((0.0, 0.0), (0.9, 0.2), (1e30, 0.1)):  # the last overflows in the spread of a group
+        with pytest.raises(RequestError, match="rule_weight must be 1"):
+            check_weights(RewardSettings(rubric_weight=rubric, rule_weight=rule))
 
 
 def test_the_rule_is_a_setting() -> None:

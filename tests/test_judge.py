@@ -130,7 +130,7 @@ def test_every_fault_ends_in_a_failure_with_its_reason(tmp_path, kind) -> None:
         [verdict] = panel(server, tmp_path, attempts=2, timeout=timeout).judge([case("pear")])
         assert len(server.requests) == 2 or kind == "late"
     reasons = {"late": "no answer within 0.3 s", "429": "HTTP 429", "429-date": "HTTP 429", "500": "HTTP 500",
-               "garbage": "usable evaluation", "html": "no chat completion: <html>", "half-json": "no chat completion",
+               "garbage": "good: 4 of 5.", "html": "no chat completion: <html>", "half-json": "no chat completion",
                "cut": "connection", "out-of-range": "realism is not from 1 to 5", "partial": "has no quality",
                "empty": "no chat completion"}  # fmt: skip
     assert verdict.scores is None and reasons[kind] in verdict.failure

@@ -14,7 +14,7 @@ from small_run import SMALL, completions_of, metrics, reopened
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Renderer
 from agentworld.data.tokenizer import load_tokenizer
-from agentworld.rewards.judge_checks import check_stop
+from agentworld.rewards.judge_checks import check_stop, silent_judges
 from agentworld.rewards.rubric import reference_scores
 from agentworld.train import checkpoint
 from agentworld.train.compose import compose, load_recipe, to_yaml
@@ -173,6 +173,13 @@ JUDGE = ["reward=judge", "reward.judge.base_url=http://127.0.0.1:9/v1", "reward.
         ([*JUDGE, "reward.judge.attempts=0"], "attempts must be greater than 0"),
         ([*JUDGE, "reward.judge.concurrency=0"], "concurrency must be greater than 0"),
         ([*JUDGE, "reward.judge.price_prompt=-1"], "price_prompt must not be negative"),
+        ([*JUDGE, "reward.judge.base_url=http://h:99999/v1"], "base_url must be the address"),
+        ([*JUDGE, "reward.judge.base_url=http://[::1/v1"], "base_url must be the address"),
+        ([*JUDGE, "reward.judge.base_url=http://h h/v1"], "base_url must be the address"),
+        ([*JUDGE, "reward.judge.cache=/"], "reward.judge.cache=/ must be a file"),
+        ([*JUDGE, "reward.judge.cache=/no/such/folder/c.sqlite"], "in a folder that exists"),
+        (["recipe=smoke", *JUDGE[1:]], "base_url has no effect with reward.rubric=reference_scorer"),
+        (["recipe=smoke", JUDGE[2]], "model has no effect"),
         ([*JUDGE, "reward.judge.both_orders=true"], "both_orders is for pairs"),
         (["reward=turing"], "reward.judge.base_url must be the address"),
         (["reward=reference", "rl.pilot_completions=2", JUDGE[1]], "reward.judge.model is empty"),
@@ -182,6 +189,14 @@ def test_recipes_that_cannot_be_judged_are_refused(overrides, said) -> None:
     with pytest.raises(RequestError, match=said) as refused:
         check_inputs(compose([*SMALL, *overrides]))
     assert KEY not in str(refused.value)
+
+
+def test_a_judge_that_does_not_answer_is_told_at_the_start() -> None:
+    with judge_server() as server:
+        watcher = f"reward.judge.watchers=[{{base_url:'{server.address}',model:w}}]"
+        (line,) = silent_judges(compose([*SMALL, *JUDGE, watcher]).reward)
+    assert line.startswith("WARNING: reward.judge.base_url=http://127.0.0.1:9/v1 does not answer (")
+    assert silent_judges(compose([*SMALL]).reward) == []
 
 
 def test_where_reference_reward_is_not_asked_no_endpoint_is_needed() -> None:

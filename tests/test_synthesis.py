@@ -129,6 +129,8 @@ def test_an_endpoint_that_refuses_everything_ends_the_verb(files, capsys) -> Non
     ("more", "said"),
     [
         (["--base-url", "https://user:secret@host/v1"], "--base-url must be"),
+        (["--base-url", "http://host:99999/v1"], "--base-url must be"),
+        (["--temperature", "nan"], "--temperature nan"),
         (["--key-variable", "sk-secret"], "--key-variable must be the name"),
         (["--key-variable", "NO_SUCH_KEY_HERE"], "not set or empty"),
         (["--out", "{folder}/in.jsonl"], "would be replaced"),

@@ -55,13 +55,7 @@ def compose(overrides: Sequence[str]) -> Config:
     except (HydraException, OmegaConfBaseException) as error:
         raise RequestError(f"recipe {recipe}: {_one_line(error)}") from error
     assert isinstance(config, Config)
-    config.run.root = _expanded(config.run.root)
-    config.model.path = _expanded(config.model.path)
-    for source in config.data.documents:
-        source.path = _expanded(source.path)
-    config.data.trajectories = [_expanded(path) for path in config.data.trajectories]
-    config.reward.verifiers = [_expanded(path) for path in config.reward.verifiers]
-    config.data.held_out = [_expanded(path) for path in config.data.held_out]
+    _expand(config)
     validate(config)
     return config
 
@@ -92,6 +86,7 @@ def compose_reward(name: str, overrides: Sequence[str]) -> RewardSettings:
     except OmegaConfBaseException as error:
         raise RequestError(f"reward {name}: {_one_line(error)}") from error
     assert isinstance(config, Config)
+    _expand(config)
     config.stage = "data"  # what RL needs beside its reward is not asked for
     validate(config)
     return config.reward
@@ -122,6 +117,18 @@ def load_recipe(run_dir: str | Path) -> Config:
         raise RequestError(f"{path}: {_one_line(error)}") from error
     assert isinstance(config, Config)
     return config
+
+
+def _expand(config: Config) -> None:
+    """Put the home directory in place of ~ in every path, as a shell does not behind `key=`."""
+    config.run.root = _expanded(config.run.root)
+    config.model.path = _expanded(config.model.path)
+    config.reward.judge.cache = _expanded(config.reward.judge.cache)
+    for source in config.data.documents:
+        source.path = _expanded(source.path)
+    config.data.trajectories = [_expanded(path) for path in config.data.trajectories]
+    config.reward.verifiers = [_expanded(path) for path in config.reward.verifiers]
+    config.data.held_out = [_expanded(path) for path in config.data.held_out]
 
 
 def _expanded(path: str) -> str:

@@ -140,7 +140,7 @@ def validate_processes(config: Config, nproc: int) -> None:
 
 
 def _largest_share(mini_batch: int, nproc: int, limit: int) -> str:
-    fitting = [n for n in range(1, limit + 1) if mini_batch % (n * nproc) == 0]
+    fitting = [n for n in range(1, min(limit, mini_batch // nproc) + 1) if mini_batch % (n * nproc) == 0]
     return str(fitting[-1]) if fitting else f"N so that N x {nproc} divides {mini_batch} (raise prompts_per_rollout)"
 
 

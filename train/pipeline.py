@@ -21,7 +21,7 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import sandbox, turn_verifiers
-from agentworld.rewards.judge_checks import require_judge
+from agentworld.rewards.judge_checks import require_judge, silent_judges
 from agentworld.rewards.settings import reward_outside_rl
 from agentworld.train import pilot_groups, prompt_stream, report, srun, stored_model
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
@@ -67,6 +67,9 @@ def run(config: Config, overrides: Sequence[str] = ()) -> int:
         _say(f"run {run_dir}")
         if config.engine.device == "auto" and not gpus:
             _say("no GPU is visible: this run trains on the CPU (engine.device=cpu says that it is meant to)")
+        if config.stage in ("all", "sft", "rl"):
+            for line in silent_judges(config.reward):
+                _say(line)
         try:
             code = _carry_out(config, run_dir, nproc, environment)
         except KeyboardInterrupt:

@@ -2,13 +2,13 @@
 
 import argparse
 import json
+import math
 import os
 import re
 import time
 from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.outputs import replacing, require_outputs
@@ -17,6 +17,7 @@ from agentworld.data.trajectory_files import read_trajectories
 from agentworld.data.visible_text import visible
 from agentworld.rewards import sandbox
 from agentworld.rewards.judge_cache import JudgeCache
+from agentworld.rewards.judge_checks import address_parts
 from agentworld.rewards.judge_client import JudgeClient
 from agentworld.rewards.settings import JudgeSettings
 from agentworld.rewards.synthesis import Author, SynthesisCount, SynthesisSettings, report, synthesise
@@ -119,8 +120,10 @@ def _check(arguments: argparse.Namespace) -> None:
     require_outputs({flag: path for flag, path in written.items() if path is not None}, read)
     if not 1 <= arguments.rubric_yes <= 5:
         raise RequestError(f"--rubric-yes {arguments.rubric_yes} is no mean from 1 to 5")
-    parts = urlsplit(arguments.base_url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+    if not math.isfinite(arguments.temperature):
+        raise RequestError(f"--temperature {arguments.temperature} must be a finite number; below 0 it is not sent")
+    parts = address_parts(arguments.base_url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
         raise RequestError("--base-url must be the address of an endpoint, such as https://HOST/v1, without a key")
     if arguments.key_variable and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", arguments.key_variable):
         raise RequestError(
