@@ -193,7 +193,9 @@ def test_an_interrupt_leaves_no_request_behind(tmp_path) -> None:
 )  # fmt: skip
 def test_a_damaged_verdict_is_refused_with_the_way_out(tmp_path, change: str) -> None:
     cache = JudgeCache(tmp_path / "c.sqlite")
-    cache.put("k", "m", Judged(RubricScores(1, 2, 3, 4, 5), "r", 1, 1))
+    judged = Judged(RubricScores(1, 2, 3, 4, 5), "r", 7, 1)
+    cache.put("k", "m", judged)
+    assert cache.get(["k"]) == {"k": judged}
     cache.close()
     with closing(sqlite3.connect(cache.path)) as connection, connection:
         connection.execute(f"update verdicts set {change}")
@@ -240,6 +242,8 @@ def test_processes_share_a_cache_and_a_foreign_file_is_refused(tmp_path) -> None
     for number in range(150):
         judged = found[f"shared-{number}"]
         assert judged.scores.quality == float(judged.reply), "one writer's row, whole"
+    cache.put("1-0", "m", Judged(RubricScores(5, 5, 5, 5, 5), "later", 1, 1))
+    assert cache.get(["1-0"])["1-0"] == found["1-0"], "the first stays: a resumed run finds what it trained on"
     with sqlite3.connect(path) as connection:
         assert connection.execute("select count(*) from verdicts").fetchone() == (600,)
     (tmp_path / "foreign").write_text("no data base, but long enough to be taken for one" * 50)

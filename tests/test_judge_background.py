@@ -11,6 +11,7 @@ from test_rollout_batches import wait_for
 
 from agentworld.data.errors import ContentError
 from agentworld.rewards.judge_cache import JudgeCache
+from agentworld.rewards.settings import JudgeEndpoint
 
 
 def judging_threads() -> list[threading.Thread]:
@@ -91,6 +92,16 @@ def test_the_deadline_counts_from_the_collection(tmp_path) -> None:
         held["plum"].set()
     assert pear.total is not None and fig.total is not None
     assert plum.total is None and "within reward.judge.deadline=0.5 s" in plum.verdict.failure
+
+
+def test_the_next_rollout_begins_anew_and_watchers_are_asked_too(tmp_path) -> None:
+    with judge_server() as server:
+        judges = panel(server, tmp_path, watchers=[JudgeEndpoint(base_url=server.address, model="eye")])
+        for number, text in enumerate(("pear", "plum"), start=1):
+            judges.submit([completion(text)])
+            [outcome] = judges.rewards([completion(text)])
+            assert outcome.total is not None and outcome.verdict.watched.keys() == {"eye"}
+            assert len(server.requests) == 2 * number
 
 
 def test_giving_up_ends_what_is_under_way(tmp_path) -> None:

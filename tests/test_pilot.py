@@ -5,6 +5,8 @@ real pilot.
 """
 
 import json
+from copy import deepcopy
+from itertools import combinations
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -211,6 +213,26 @@ def test_completions_of_another_start_or_recipe_do_not_count(prepared, change, m
     assert Scripted.asked == 2 * PROMPTS * 3 and pilot_groups.is_done(prepared.config, prepared.run, parent)
     prepared.config.reward.judge.base_url = "https://elsewhere/v1"
     assert pilot_groups.is_done(prepared.config, prepared.run, parent), "a judge may move between starts"
+
+
+def test_what_completions_and_rewards_depend_on_is_in_the_settings_and_nothing_else(prepared, tmp_path) -> None:
+    parent, manifest = prepared.run / "sft" / "export", prepared.run / "data" / "manifest.json"
+
+    def settings(parent=parent, data: str = "d", **rl) -> dict:
+        config = deepcopy(prepared.config)
+        config.seed = rl.pop("seed", config.seed)
+        config.reward.judge.on_failure = rl.pop("on_failure", config.reward.judge.on_failure)
+        for key, value in rl.items():
+            setattr(config.rl, key, value)
+        manifest.write_text(json.dumps({"sha256": data}))
+        return pilot_groups.settings_of(config, prepared.run, parent)
+
+    for same in ({"drop_solved": False}, {"on_failure": "zero"}, {"prompts_per_rollout": 4}):
+        assert settings(**same) == settings()
+    others = [{"seed": 1}, {"pilot_completions": 4}, {"temperature": 0.5}, {"max_completion_tokens": 7}, {"data": "e"}]
+    others += [{}, {"parent": tmp_path / "a"}, {"parent": tmp_path / "b"}]  # directories without a hand-off
+    found = [settings(**other) for other in others]
+    assert all(one != other for one, other in combinations(found, 2))
 
 
 def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None:

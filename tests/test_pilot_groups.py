@@ -31,6 +31,8 @@ def test_the_scale_ends_where_the_reward_does() -> None:
         ([25.0, 25.0, 25.0], 25.0, "solved"),
         ([25.0, 25.0, 24.9], 25.0, "mixed"),
         ([25.0, 25.0], None, "solved"),
+        ([0.9 * 5 * 5 + 0.1 * 25, 25.0 - 1e-9], 25.0, "solved"),  # a sum of weights is rounded
+        ([0.9 * 5, 4.5 + 1e-9], 0.0, "hopeless"),
         ([4.5, 4.5], 0.0, "hopeless"),
         ([4.5, 4.6], 0.0, "mixed"),
         ([5.0, 5.0], None, "hopeless"),

@@ -8,7 +8,7 @@ from test_config import SMOKE, refusal
 from trl import GRPOConfig
 
 from agentworld.data.errors import RequestError
-from agentworld.train import plan, rollout_limits
+from agentworld.train import plan, rollout_limits, vllm_memory
 from agentworld.train.compose import compose
 from agentworld.train.config import RolloutSettings
 from agentworld.train.contradictions import validate_processes
@@ -124,6 +124,20 @@ def test_the_plan_knows_who_samples() -> None:
     colocated, _ = planned(COLOCATE)
     assert "generation" not in colocated.stages["rl"].moments and colocated.work["rl"].decoding_hours == 0.0
     assert colocated.disk["exports"] == 2 * whole.disk["exports"], "RL's start in the released layout"
+
+
+def test_what_a_vllm_needs_to_the_byte() -> None:
+    """By hand, for the 35B size: weights, keys and values of 10 layers with 2 heads of 256 for 36,864 tokens, and the
+    float32 states of 30 layers with 32 heads of [128, 128]; over 7 GPUs rounded up."""
+    made, _ = planned(COLOCATE)
+    config = made.config
+    for dtype, element in (("bfloat16", 2), ("float32", 4)):
+        config.model.dtype = dtype
+        whole = element * 34_660_610_688 + 36_864 * 10 * 2 * 2 * 256 * element + 30 * 32 * 128 * 128 * 4
+        for degree in (1, 7):
+            config.rl.rollout.tensor_parallel_size = degree
+            found = vllm_memory.needed(config, made.architecture, made.parameters)
+            assert whole <= found * degree < whole + degree
 
 
 def test_a_colocated_vllm_is_planned_with_its_weights_and_beside_training() -> None:
