@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 from judge_server import judge_server, section
@@ -10,6 +11,7 @@ from test_judge import TRUTH, completion, expected, panel, predictions
 from test_rollout_batches import wait_for
 
 from agentworld.data.errors import ContentError
+from agentworld.rewards.judge_background import Background
 from agentworld.rewards.judge_cache import JudgeCache
 from agentworld.rewards.settings import JudgeEndpoint
 
@@ -102,6 +104,21 @@ def test_the_next_rollout_begins_anew_and_watchers_are_asked_too(tmp_path) -> No
             [outcome] = judges.rewards([completion(text)])
             assert outcome.total is not None and outcome.verdict.watched.keys() == {"eye"}
             assert len(server.requests) == 2 * number
+
+
+def test_what_cannot_begin_says_so_and_what_is_over_can_be_given_up_again(tmp_path) -> None:
+    class Broken:
+        @asynccontextmanager
+        async def opened(self):
+            raise ValueError("no connection")
+            yield
+
+    cache = JudgeCache(tmp_path / "c.sqlite")
+    with pytest.raises(ValueError, match="no connection"):
+        Background([Broken()], cache, None)
+    background = Background([], cache, None)
+    background.abandon()
+    background.abandon()
 
 
 def test_giving_up_ends_what_is_under_way(tmp_path) -> None:

@@ -240,6 +240,9 @@ def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None
     with pytest.raises(ContentError, match=r"leaves 4 of 7 prompts.*prompts_per_rollout=5: 1 are solved .*2 hopeless"):
         pilot.run(prepared.config, prepared.run)
     assert report_of(prepared)["total"]["kept"] == 4, "what was found can be looked at"
+    prepared.config.rl.prompts_per_rollout = 4
+    assert len(pilot_groups.dropped_prompts(prepared.config, prepared.run)) == 3, "just enough is enough"
+    prepared.config.rl.prompts_per_rollout = 5
     prepared.config.rl.drop_hopeless = False
     assert not pilot_groups.is_done(prepared.config, prepared.run, prepared.run / "sft" / "export")
     pilot.run(prepared.config, prepared.run)
