@@ -96,6 +96,7 @@ def test_a_reply_that_never_ends_is_given_up_and_waited_for_between_attempts(mon
 
     async def run() -> None:
         async with judge.opened():
+            assert (judge._client.timeout, judge._client.max_retries) == (settings.timeout, 0)
             raw = SimpleNamespace(with_raw_response=SimpleNamespace(create=lambda **_: asyncio.Event().wait()))
             judge._client = SimpleNamespace(chat=SimpleNamespace(completions=raw))
             with pytest.raises(JudgementError, match=r"m: 4 attempts failed, the last: no answer within 0\.02 s"):

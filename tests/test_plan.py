@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from agentworld.data.errors import RequestError
-from agentworld.train import compute, fitting, kernels, memory, plan, recompute
+from agentworld.train import activations, compute, fitting, kernels, memory, plan, recompute
 from agentworld.train.architecture import count, text_config
 from agentworld.train.cli import main
 from agentworld.train.compose import compose, options
@@ -97,6 +97,48 @@ def test_states_are_split_as_zero_splits_them(released):
     assert one["weights"] == one["gradients"] == 2 * (total - released.parameters.parts["experts"] * 7 // 8)
     two = memory.Stage(released.architecture, released.parameters, memory.Engine(2, 8), 64, "bfloat16")._states()
     assert (two["weights"], two["gradients"]) == (one["weights"], parts["gradients"])
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_the_moments_of_a_step_by_hand(released, zero):
+    """Which parts stand beside each other: ZeRO-3 keeps its part of the gradients through a step, ZeRO-1 makes whole
+    ones in the backward pass and reduces them with one buffer at its end."""
+    engine = memory.Engine(zero, 8)
+    stage = memory.Stage(released.architecture, released.parameters, engine, 64, "bfloat16")
+    batch = memory.batch_of(released.config, "rl")
+    batch = replace(batch, kernels=replace(batch.kernels, experts="autoep"))
+    found = stage.training(batch, "layers")
+    parts, (saved, working) = found.parts, stage._saved(batch, "layers")
+    assert parts["activations"] == sum(saved) + max(working) and parts["attention mask"] > 0
+    states = parts["weights"] + parts["optimizer"] + parts["gathered"]
+    forward = states + parts["attention mask"]
+    local = released.parameters.total - released.parameters.parts["experts"] * 7 // 8
+    rank = -(-released.parameters.total // 64)
+    if zero == 3:
+        kept = parts["gradients"] + parts["buckets"]
+        expected = {"loss": forward + kept + sum(saved) + parts["loss"], "step": states + kept + 8 * rank}
+        expected["backward"] = forward + kept + stage._backward(saved, working)
+    else:
+        expected = {"loss": forward + sum(saved) + parts["loss"], "step": states + 2 * local + 8 * rank}
+        expected["backward"] = forward + stage._backward(saved, working) + parts["buckets"]
+        expected["reduction"] = forward + 2 * (local + rank) + parts["buckets"]
+    assert found.moments == expected
+
+
+def test_the_loss_by_hand(released):
+    """The head's weight has a float32 and a bfloat16 gradient; a label has its state, its gradients and eight float32
+    numbers; logits exist for 4,096 labels and 32,768 words at most."""
+    stage = memory.Stage(released.architecture, released.parameters, memory.Engine(3, 8), 64, "bfloat16")
+    kernels_ = memory.kernels_of(released.config, packed=True)
+    norm = activations.norm(2048, 2, kernels_) + 2 * 2 * 2048
+
+    def loss(labels: int) -> int:
+        return stage._loss(memory.Batch(1, 16384, labels, kernels_, masked=False))
+
+    label = 2048 * (2 + 4 + 2) + 8 * 4
+    assert loss(0) == 16384 * norm + (4 + 2) * 508_559_360
+    assert loss(2048) - loss(0) == 2048 * (label + 2 * 32768)
+    assert loss(16384) - loss(4096) == 12288 * label, "another tile takes the place of the first"
 
 
 def test_more_ranks_and_more_sharding_never_take_more(released):

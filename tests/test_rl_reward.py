@@ -13,7 +13,7 @@ from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.rewards import completions, hybrid
+from agentworld.rewards import completions, hybrid, judge_metrics
 from agentworld.rewards.judge import Outcome, Panel
 from agentworld.rewards.judge_client import Counts
 from agentworld.rewards.settings import JudgeSettings, RewardSettings, reward_outside_rl
@@ -131,16 +131,18 @@ class Recorder:
 
     def __init__(self) -> None:
         self.judges, self.watchers = ([SimpleNamespace(counts=Counts())] for _ in range(2))
-        self.submitted, self.abandoned = [], 0
+        self.submitted, self.abandoned, self.now = [], 0, 0.0
 
     def submit(self, items) -> None:
         self.submitted += items
+        self.now += 100.0
         for client in (*self.judges, *self.watchers):
             client.counts.requests += len(items)
 
     def rewards(self, items) -> list[Outcome]:
         assert self.submitted == items, "the judge is asked about what is rewarded"
         self.submitted = []
+        self.now += 7.0
         return [Outcome(hybrid.nothing("")) for _ in items]
 
     def abandon(self) -> None:
@@ -154,6 +156,7 @@ def test_what_is_judged_early_is_what_is_rewarded_and_each_rollout_counts_its_ow
     monkeypatch.setattr(rl_reward.engine, "rank", lambda: 3)
     monkeypatch.setattr(rl_reward.engine, "world_size", lambda: 4)
     renderer, panel = Renderer(tokenizer), Recorder()
+    monkeypatch.setattr(judge_metrics, "time", SimpleNamespace(monotonic=lambda: panel.now))
     turns = [Turn(ACTION, TRUTH)]
     ids = renderer.prompt("A terminal.", turns, 0)
     sampled = renderer.final_turn("A terminal.", turns, 0, "hm", TRUTH).input_ids[len(ids) :]
@@ -172,7 +175,8 @@ def test_what_is_judged_early_is_what_is_rewarded_and_each_rollout_counts_its_ow
             log_metric=logged.__setitem__,
             **{name: [value] * 6 for name, value in row.items()},
         )
-        assert logged["judge/requests"] == 6 * 2 * 4 and logged["judge/seconds"] >= 0
+        assert logged["judge/requests"] == 6 * 2 * 4
+        assert logged["judge/seconds"] == 7.0, "what was judged while others were sampled made nobody wait"
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_0000{n}_rank_3.parquet" for n in range(2)]
     judging.begin([{"prompt": "t#1", **row}], [sampled])
     judging.abandon()
