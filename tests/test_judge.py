@@ -17,7 +17,7 @@ from judge_server import KEY, TRANSIENT, JudgeServer, judge_server, section, sha
 
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Message, Prediction
-from agentworld.rewards.judge import Completion, Outcome, Panel, Verdict
+from agentworld.rewards.judge import Completion, Needed, Outcome, Panel, Verdict
 from agentworld.rewards.judge_cache import JudgeCache, Judged
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.judge_prompt import Case
@@ -320,6 +320,18 @@ def test_rewards_combine_the_judge_with_the_rule_and_broken_forms_are_not_sent(t
     row = outcomes[1].row()
     assert row["reward"] == outcomes[1].total and "final_evaluation" in row["judges"]["test"]["reply"]
     json.dumps(row)
+
+
+def test_what_judging_would_take_is_known_before(tmp_path) -> None:
+    """Equal ones once, broken forms not at all, prompts at the price of prompts; nothing when it was bought."""
+    items = [completion("pear"), completion("pear"), completion("x", ended=False)]
+    with judge_server() as server:
+        judges = panel(server, tmp_path, price_prompt=2.0, price_completion=9.0)
+        needed = judges.needed(items)
+        tokens = judges._prompts(judges._case(items[0]))[0].tokens
+        assert needed == Needed(1, 0, tokens, pytest.approx(tokens * 2.0 / 1e6)) and server.requests == []
+        judges.rewards(items)
+        assert judges.needed(items) == Needed(0, 1, 0, 0.0)
 
 
 def test_a_failed_judgement_is_no_score_unless_asked_for(tmp_path) -> None:

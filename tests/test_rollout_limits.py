@@ -61,6 +61,7 @@ def test_the_defaults_are_those_of_trl(tmp_path) -> None:
         (("rl.rollout.server_port=9000",), "has no effect with rl.rollout.engine=transformers; it is for vllm_server"),
         ((SERVER, RELEASE, "rl.rollout.tensor_parallel_size=2"), "tensor_parallel_size has no effect"),
         ((COLOCATE, "rl.rollout.gpu_memory_utilization=1.0"), "is a share of a GPU between 0 and 1"),
+        ((COLOCATE, "rl.rollout.gpu_memory_utilization=0.0"), "is a share of a GPU between 0 and 1"),
         ((COLOCATE, "rl.rollout.max_model_length=100"), "is less than data.rl_prompt_tokens="),
         ((COLOCATE, "rl.rollout.importance_sampling_mode=off"), "importance_sampling_mode=off is not one of"),
         ((COLOCATE, "rl.rollout.importance_sampling_clip_min=3.0"), "clip_min=3.0 must be below its clip_max=3.0"),
@@ -81,6 +82,25 @@ def test_a_server_may_serve_the_released_start(tmp_path) -> None:
     compose([SMOKE, "engine.device=auto", "model.dtype=bfloat16", SERVER, f"model.path={tmp_path}"])
     (tmp_path / "config.json").write_text(json.dumps({"num_experts": 8}))
     assert "released layout" in refusal("engine.device=auto", SERVER, f"model.path={tmp_path}")
+
+
+def test_one_bound_is_enough_and_without_the_correction_none_is_needed() -> None:
+    for bounds in ((0.0, 0.5, True), (3.0, 0.0, True), (0.0, 0.0, False)):
+        high, low, correction = bounds
+        rollout_limits._validate_correction(
+            RolloutSettings(
+                importance_sampling_clip_max=high,
+                importance_sampling_clip_min=low,
+                importance_sampling_correction=correction,
+            )
+        )
+
+
+def test_a_directory_is_released_by_its_config(tmp_path) -> None:
+    assert not rollout_limits.is_released(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(RequestError, match=r"config\.json: cannot be read as JSON"):
+        rollout_limits.is_released(tmp_path)
 
 
 def test_engines_of_vllm_divide_the_ranks() -> None:
