@@ -324,14 +324,16 @@ def test_rewards_combine_the_judge_with_the_rule_and_broken_forms_are_not_sent(t
 
 def test_what_judging_would_take_is_known_before(tmp_path) -> None:
     """Equal ones once, broken forms not at all, prompts at the price of prompts; nothing when it was bought."""
-    items = [completion("pear"), completion("pear"), completion("x", ended=False)]
+    items = [completion("pear"), completion("plum"), completion("pear"), completion("x", ended=False)]
+    told: list[tuple[int, int]] = []
     with judge_server() as server:
         judges = panel(server, tmp_path, price_prompt=2.0, price_completion=9.0)
         needed = judges.needed(items)
         tokens = judges._prompts(judges._case(items[0]))[0].tokens
-        assert needed == Needed(1, 0, tokens, pytest.approx(tokens * 2.0 / 1e6)) and server.requests == []
+        assert needed == Needed(2, 0, 2 * tokens, pytest.approx(2 * tokens * 2.0 / 1e6)) and server.requests == []
+        judges._progress = lambda *numbers: told.append(numbers)
         judges.rewards(items)
-        assert judges.needed(items) == Needed(0, 1, 0, 0.0)
+        assert judges.needed(items) == Needed(0, 2, 0, 0.0) and told == [(1, 2), (2, 2)]
 
 
 def test_a_failed_judgement_is_no_score_unless_asked_for(tmp_path) -> None:
