@@ -255,10 +255,33 @@ def test_tokens_and_hours(released):
     whole = compose([*RELEASED, "engine.expert_parallel=1"])
     found = compute.work(whole, "rl", released.architecture, released.parameters, 64, 0.19)
     assert found.decoding_hours == pytest.approx(110 * 2 * 4096 * 40 * 0.0025 / 3600)
+    two = compose([*RELEASED, "engine.expert_parallel=2"])
+    assert compute.work(two, "rl", released.architecture, released.parameters, 64, 0.19) == work["rl"]
+    summed = compose([*RELEASED, "cpt.rows_per_device=2", "cpt.gradient_accumulation_steps=3"])
+    found = compute.work(summed, "cpt", released.architecture, released.parameters, 64, 0.19)
+    assert found.tokens_per_step == 6 * work["cpt"].tokens_per_step
     for stage in work.values():
         assert stage.hours == pytest.approx(stage.flops / (64 * 0.19 * 790e12) / 3600)
     with_half = compute.work(released.config, "cpt", released.architecture, released.parameters, 128, 0.19)
     assert with_half.hours == pytest.approx(work["cpt"].hours), "twice the ranks at twice the rows: the same time"
+
+
+def test_disk_by_hand(released):
+    """16 bytes a parameter of each checkpoint that is kept, and of the one that is written beside them; an export of
+    each stage, and the start of RL once more for a vLLM that cannot read the other layout."""
+    total, limits = released.parameters.total, {"cpt": 2, "sft": 3, "rl": 4}
+    config = compose([*RELEASED, *(f"{stage}.save_total_limit={limit}" for stage, limit in limits.items())])
+
+    def disk(*stages: str) -> dict[str, int]:
+        return compute.disk(config, released.parameters, list(stages), 1000)
+
+    expected = {"checkpoints": (2 + 3 + 4 + 1) * 16 * total, "exports": 3 * 2 * total, "prepared data": 3000}
+    assert disk("cpt", "sft", "rl") == expected
+    assert disk("sft") == expected | {"checkpoints": (3 + 1) * 16 * total, "exports": 2 * total}
+    config.rl.rollout.engine = "vllm_colocate"
+    assert disk("rl")["exports"] == 2 * 2 * total and disk("cpt")["exports"] == 2 * total
+    config.model.export_layout, config.model.dtype = "release", "float32"
+    assert disk("rl")["exports"] == 4 * total
 
 
 def test_what_fails_later_is_named_now(tmp_path):
