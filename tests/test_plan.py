@@ -3,6 +3,7 @@
 import itertools
 import json
 from argparse import Namespace
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -123,6 +124,22 @@ def test_the_moments_of_a_step_by_hand(released, zero):
         expected["backward"] = forward + stage._backward(saved, working) + parts["buckets"]
         expected["reduction"] = forward + 2 * (local + rank) + parts["buckets"]
     assert found.moments == expected
+
+
+def test_offloaded_states_and_batches_by_hand(released):
+    """ZeRO-1 keeps its gradients on the GPU though the optimizer is in CPU memory; ZeRO-2 does not."""
+    local = released.parameters.total - released.parameters.parts["experts"] * 7 // 8
+    config = deepcopy(released.config)
+    config.rl.completions_per_device, config.rl.rollout.batch_size = 2, 1000
+    batch = memory.batch_of(config, "rl")
+    assert (batch.rows, batch.tokens, batch.labels) == (2, 32768 + 4096, 2 * 4096)
+    assert memory.rows_per_rank(config, 64) == 8, "no more than there are"
+    for zero, gradients in ((1, 2 * local), (2, 0)):
+        engine = memory.Engine(zero, 8, offload_optimizer=True)
+        stage = memory.Stage(released.architecture, released.parameters, engine, 64, "bfloat16")
+        found = stage.training(batch, "layers")
+        assert (found.parts["gradients"], found.parts["optimizer"]) == (gradients, 0)
+        assert found.moments["step"] == found.parts["weights"] + gradients + found.parts["buckets"]
 
 
 def test_the_loss_by_hand(released):
