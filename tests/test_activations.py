@@ -247,6 +247,20 @@ def test_a_layer_holds_what_the_formulas_say(case, kind, recomputed, rows_of_tri
     assert live.peak == pytest.approx(saved[number] - router + working[number], rel=0.06)
 
 
+def test_the_cache_holds_what_the_formula_says(case):
+    """Keys and values of every token, and the states of Gated DeltaNet, after a prefill of three rows."""
+    with torch.no_grad():
+        ids = torch.randint(0, 1000, (3, 20))
+        cache = case.model.eval()(input_ids=ids, use_cache=True).past_key_values
+    held = [value for layer in cache.layers for value in vars(layer).values()]
+    held += [value for one in held if isinstance(one, dict) for value in one.values()]
+    found = sum(value.nbytes for value in held if isinstance(value, torch.Tensor))
+    stage = memory.Stage(case.config, count(case.config), memory.Engine(1), 1, "bfloat16")
+    for prompt in (20, 12):  # the rest is sampled
+        assert stage.generation(3, prompt, 20 - prompt, ON_A_CPU).parts["cache"] == found
+    case.model.train()
+
+
 @pytest.mark.parametrize("recomputed,error", [("none", 0.03), ("mixers", 0.03), ("layers", 0.06)])
 def test_the_model_from_embedding_to_loss(case, recomputed, error):
     """All layers, the router's loss, the final norm and TRL's chunked head, as the trainers call them."""

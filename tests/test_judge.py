@@ -17,7 +17,7 @@ from judge_server import KEY, TRANSIENT, JudgeServer, judge_server, section, sha
 
 from agentworld.data.errors import ContentError
 from agentworld.data.render import Message, Prediction
-from agentworld.rewards.judge import Completion, Outcome, Panel, Verdict
+from agentworld.rewards.judge import Completion, Needed, Outcome, Panel, Verdict
 from agentworld.rewards.judge_cache import JudgeCache, Judged
 from agentworld.rewards.judge_metrics import Watch, observations
 from agentworld.rewards.judge_prompt import Case
@@ -193,7 +193,9 @@ def test_an_interrupt_leaves_no_request_behind(tmp_path) -> None:
 )  # fmt: skip
 def test_a_damaged_verdict_is_refused_with_the_way_out(tmp_path, change: str) -> None:
     cache = JudgeCache(tmp_path / "c.sqlite")
-    cache.put("k", "m", Judged(RubricScores(1, 2, 3, 4, 5), "r", 1, 1))
+    judged = Judged(RubricScores(1, 2, 3, 4, 5), "r", 7, 1)
+    cache.put("k", "m", judged)
+    assert cache.get(["k"]) == {"k": judged}
     cache.close()
     with closing(sqlite3.connect(cache.path)) as connection, connection:
         connection.execute(f"update verdicts set {change}")
@@ -240,6 +242,8 @@ def test_processes_share_a_cache_and_a_foreign_file_is_refused(tmp_path) -> None
     for number in range(150):
         judged = found[f"shared-{number}"]
         assert judged.scores.quality == float(judged.reply), "one writer's row, whole"
+    cache.put("1-0", "m", Judged(RubricScores(5, 5, 5, 5, 5), "later", 1, 1))
+    assert cache.get(["1-0"])["1-0"] == found["1-0"], "the first stays: a resumed run finds what it trained on"
     with sqlite3.connect(path) as connection:
         assert connection.execute("select count(*) from verdicts").fetchone() == (600,)
     (tmp_path / "foreign").write_text("no data base, but long enough to be taken for one" * 50)
@@ -316,6 +320,20 @@ def test_rewards_combine_the_judge_with_the_rule_and_broken_forms_are_not_sent(t
     row = outcomes[1].row()
     assert row["reward"] == outcomes[1].total and "final_evaluation" in row["judges"]["test"]["reply"]
     json.dumps(row)
+
+
+def test_what_judging_would_take_is_known_before(tmp_path) -> None:
+    """Equal ones once, broken forms not at all, prompts at the price of prompts; nothing when it was bought."""
+    items = [completion("pear"), completion("plum"), completion("pear"), completion("x", ended=False)]
+    told: list[tuple[int, int]] = []
+    with judge_server() as server:
+        judges = panel(server, tmp_path, price_prompt=2.0, price_completion=9.0)
+        needed = judges.needed(items)
+        tokens = judges._prompts(judges._case(items[0]))[0].tokens
+        assert needed == Needed(2, 0, 2 * tokens, pytest.approx(2 * tokens * 2.0 / 1e6)) and server.requests == []
+        judges._progress = lambda *numbers: told.append(numbers)
+        judges.rewards(items)
+        assert judges.needed(items) == Needed(0, 2, 0, 0.0) and told == [(1, 2), (2, 2)]
 
 
 def test_a_failed_judgement_is_no_score_unless_asked_for(tmp_path) -> None:

@@ -3,6 +3,7 @@
 import sqlite3
 import threading
 import time
+from contextlib import asynccontextmanager
 
 import pytest
 from judge_server import judge_server, section
@@ -10,7 +11,9 @@ from test_judge import TRUTH, completion, expected, panel, predictions
 from test_rollout_batches import wait_for
 
 from agentworld.data.errors import ContentError
+from agentworld.rewards.judge_background import Background
 from agentworld.rewards.judge_cache import JudgeCache
+from agentworld.rewards.settings import JudgeEndpoint
 
 
 def judging_threads() -> list[threading.Thread]:
@@ -91,6 +94,31 @@ def test_the_deadline_counts_from_the_collection(tmp_path) -> None:
         held["plum"].set()
     assert pear.total is not None and fig.total is not None
     assert plum.total is None and "within reward.judge.deadline=0.5 s" in plum.verdict.failure
+
+
+def test_the_next_rollout_begins_anew_and_watchers_are_asked_too(tmp_path) -> None:
+    with judge_server() as server:
+        judges = panel(server, tmp_path, watchers=[JudgeEndpoint(base_url=server.address, model="eye")])
+        for number, text in enumerate(("pear", "plum"), start=1):
+            judges.submit([completion(text)])
+            [outcome] = judges.rewards([completion(text)])
+            assert outcome.total is not None and outcome.verdict.watched.keys() == {"eye"}
+            assert len(server.requests) == 2 * number
+
+
+def test_what_cannot_begin_says_so_and_what_is_over_can_be_given_up_again(tmp_path) -> None:
+    class Broken:
+        @asynccontextmanager
+        async def opened(self):
+            raise ValueError("no connection")
+            yield
+
+    cache = JudgeCache(tmp_path / "c.sqlite")
+    with pytest.raises(ValueError, match="no connection"):
+        Background([Broken()], cache, None)
+    background = Background([], cache, None)
+    background.abandon()
+    background.abandon()
 
 
 def test_giving_up_ends_what_is_under_way(tmp_path) -> None:

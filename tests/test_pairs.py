@@ -200,6 +200,7 @@ def test_win_and_rule_are_combined_and_a_baseless_win_is_none() -> None:
     assert got(near, 0.0, TRUTH).total == 0.0
     far = got("pear", 1.0, TRUTH)
     assert far.total == 0.0 and [hit.name for hit in far.guards] == ["unsupported_score"]
+    assert got("pear", 0.5, TRUTH).total == 0.0, "level with the truth claims as much as before it"
     assert got("pear", 1.0, TRUTH, guards="report").total == pytest.approx(22.5)
     assert got("pear", 1.0, "plum", "reference").total == pytest.approx(22.5), "no better rival contradicts the judge"
     assert got("pear", 1.0, near, "reference").total == 0.0

@@ -5,6 +5,8 @@ real pilot.
 """
 
 import json
+from copy import deepcopy
+from itertools import combinations
 from types import SimpleNamespace
 
 import pyarrow.parquet as pq
@@ -213,11 +215,34 @@ def test_completions_of_another_start_or_recipe_do_not_count(prepared, change, m
     assert pilot_groups.is_done(prepared.config, prepared.run, parent), "a judge may move between starts"
 
 
+def test_what_completions_and_rewards_depend_on_is_in_the_settings_and_nothing_else(prepared, tmp_path) -> None:
+    parent, manifest = prepared.run / "sft" / "export", prepared.run / "data" / "manifest.json"
+
+    def settings(parent=parent, data: str = "d", **rl) -> dict:
+        config = deepcopy(prepared.config)
+        config.seed = rl.pop("seed", config.seed)
+        config.reward.judge.on_failure = rl.pop("on_failure", config.reward.judge.on_failure)
+        for key, value in rl.items():
+            setattr(config.rl, key, value)
+        manifest.write_text(json.dumps({"sha256": data}))
+        return pilot_groups.settings_of(config, prepared.run, parent)
+
+    for same in ({"drop_solved": False}, {"on_failure": "zero"}, {"prompts_per_rollout": 4}):
+        assert settings(**same) == settings()
+    others = [{"seed": 1}, {"pilot_completions": 4}, {"temperature": 0.5}, {"max_completion_tokens": 7}, {"data": "e"}]
+    others += [{}, {"parent": tmp_path / "a"}, {"parent": tmp_path / "b"}]  # directories without a hand-off
+    found = [settings(**other) for other in others]
+    assert all(one != other for one, other in combinations(found, 2))
+
+
 def test_too_few_prompts_stop_the_run_and_name_counts_and_keys(prepared) -> None:
     prepared.config.rl.prompts_per_rollout = 5
     with pytest.raises(ContentError, match=r"leaves 4 of 7 prompts.*prompts_per_rollout=5: 1 are solved .*2 hopeless"):
         pilot.run(prepared.config, prepared.run)
     assert report_of(prepared)["total"]["kept"] == 4, "what was found can be looked at"
+    prepared.config.rl.prompts_per_rollout = 4
+    assert len(pilot_groups.dropped_prompts(prepared.config, prepared.run)) == 3, "just enough is enough"
+    prepared.config.rl.prompts_per_rollout = 5
     prepared.config.rl.drop_hopeless = False
     assert not pilot_groups.is_done(prepared.config, prepared.run, prepared.run / "sft" / "export")
     pilot.run(prepared.config, prepared.run)

@@ -14,6 +14,7 @@ def test_the_scale_ends_where_the_reward_does() -> None:
     """Held against the reward itself: of the truth, and of an answer without a right word."""
     assert DEFAULT == {False: (5.0, 25.0), True: (4.5, 25.0)}
     assert HEAVY == {False: (5.0, 25.0), True: (3.0, 25.0)}
+    assert hybrid.ends_of_scale(RewardSettings(rubric="turing"), "terminal") == {False: (0.0, 25.0), True: (0.0, 25.0)}
     truth, action = "user@box:~$ cat a\nb\n", "cat a"
     for settings, ends in ((RewardSettings(), DEFAULT), (RewardSettings(domain_rule_weights={"terminal": 0.4}), HEAVY)):
         context = hybrid.Context("terminal")
@@ -31,6 +32,8 @@ def test_the_scale_ends_where_the_reward_does() -> None:
         ([25.0, 25.0, 25.0], 25.0, "solved"),
         ([25.0, 25.0, 24.9], 25.0, "mixed"),
         ([25.0, 25.0], None, "solved"),
+        ([0.9 * 5 * 5 + 0.1 * 25, 25.0 - 1e-9], 25.0, "solved"),  # a sum of weights is rounded
+        ([0.9 * 5, 4.5 + 1e-9], 0.0, "hopeless"),
         ([4.5, 4.5], 0.0, "hopeless"),
         ([4.5, 4.6], 0.0, "mixed"),
         ([5.0, 5.0], None, "hopeless"),

@@ -3,6 +3,7 @@
 import itertools
 import json
 from argparse import Namespace
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3_5MoeForCausalLM, Qwen3_5MoeTextConfig
 
 from agentworld.data.errors import RequestError
-from agentworld.train import compute, fitting, kernels, memory, plan, recompute
+from agentworld.train import activations, compute, fitting, kernels, memory, plan, recompute
 from agentworld.train.architecture import count, text_config
 from agentworld.train.cli import main
 from agentworld.train.compose import compose, options
@@ -97,6 +98,64 @@ def test_states_are_split_as_zero_splits_them(released):
     assert one["weights"] == one["gradients"] == 2 * (total - released.parameters.parts["experts"] * 7 // 8)
     two = memory.Stage(released.architecture, released.parameters, memory.Engine(2, 8), 64, "bfloat16")._states()
     assert (two["weights"], two["gradients"]) == (one["weights"], parts["gradients"])
+
+
+@pytest.mark.parametrize("zero", [1, 3])
+def test_the_moments_of_a_step_by_hand(released, zero):
+    """Which parts stand beside each other: ZeRO-3 keeps its part of the gradients through a step, ZeRO-1 makes whole
+    ones in the backward pass and reduces them with one buffer at its end."""
+    engine = memory.Engine(zero, 8)
+    stage = memory.Stage(released.architecture, released.parameters, engine, 64, "bfloat16")
+    batch = memory.batch_of(released.config, "rl")
+    batch = replace(batch, kernels=replace(batch.kernels, experts="autoep"))
+    found = stage.training(batch, "layers")
+    parts, (saved, working) = found.parts, stage._saved(batch, "layers")
+    assert parts["activations"] == sum(saved) + max(working) and parts["attention mask"] > 0
+    states = parts["weights"] + parts["optimizer"] + parts["gathered"]
+    forward = states + parts["attention mask"]
+    local = released.parameters.total - released.parameters.parts["experts"] * 7 // 8
+    rank = -(-released.parameters.total // 64)
+    if zero == 3:
+        kept = parts["gradients"] + parts["buckets"]
+        expected = {"loss": forward + kept + sum(saved) + parts["loss"], "step": states + kept + 8 * rank}
+        expected["backward"] = forward + kept + stage._backward(saved, working)
+    else:
+        expected = {"loss": forward + sum(saved) + parts["loss"], "step": states + 2 * local + 8 * rank}
+        expected["backward"] = forward + stage._backward(saved, working) + parts["buckets"]
+        expected["reduction"] = forward + 2 * (local + rank) + parts["buckets"]
+    assert found.moments == expected
+
+
+def test_offloaded_states_and_batches_by_hand(released):
+    """ZeRO-1 keeps its gradients on the GPU though the optimizer is in CPU memory; ZeRO-2 does not."""
+    local = released.parameters.total - released.parameters.parts["experts"] * 7 // 8
+    config = deepcopy(released.config)
+    config.rl.completions_per_device, config.rl.rollout.batch_size = 2, 1000
+    batch = memory.batch_of(config, "rl")
+    assert (batch.rows, batch.tokens, batch.labels) == (2, 32768 + 4096, 2 * 4096)
+    assert memory.rows_per_rank(config, 64) == 8, "no more than there are"
+    for zero, gradients in ((1, 2 * local), (2, 0)):
+        engine = memory.Engine(zero, 8, offload_optimizer=True)
+        stage = memory.Stage(released.architecture, released.parameters, engine, 64, "bfloat16")
+        found = stage.training(batch, "layers")
+        assert (found.parts["gradients"], found.parts["optimizer"]) == (gradients, 0)
+        assert found.moments["step"] == found.parts["weights"] + gradients + found.parts["buckets"]
+
+
+def test_the_loss_by_hand(released):
+    """The head's weight has a float32 and a bfloat16 gradient; a label has its state, its gradients and eight float32
+    numbers; logits exist for 4,096 labels and 32,768 words at most."""
+    stage = memory.Stage(released.architecture, released.parameters, memory.Engine(3, 8), 64, "bfloat16")
+    kernels_ = memory.kernels_of(released.config, packed=True)
+    norm = activations.norm(2048, 2, kernels_) + 2 * 2 * 2048
+
+    def loss(labels: int) -> int:
+        return stage._loss(memory.Batch(1, 16384, labels, kernels_, masked=False))
+
+    label = 2048 * (2 + 4 + 2) + 8 * 4
+    assert loss(0) == 16384 * norm + (4 + 2) * 508_559_360
+    assert loss(2048) - loss(0) == 2048 * (label + 2 * 32768)
+    assert loss(16384) - loss(4096) == 12288 * label, "another tile takes the place of the first"
 
 
 def test_more_ranks_and_more_sharding_never_take_more(released):
@@ -213,10 +272,33 @@ def test_tokens_and_hours(released):
     whole = compose([*RELEASED, "engine.expert_parallel=1"])
     found = compute.work(whole, "rl", released.architecture, released.parameters, 64, 0.19)
     assert found.decoding_hours == pytest.approx(110 * 2 * 4096 * 40 * 0.0025 / 3600)
+    two = compose([*RELEASED, "engine.expert_parallel=2"])
+    assert compute.work(two, "rl", released.architecture, released.parameters, 64, 0.19) == work["rl"]
+    summed = compose([*RELEASED, "cpt.rows_per_device=2", "cpt.gradient_accumulation_steps=3"])
+    found = compute.work(summed, "cpt", released.architecture, released.parameters, 64, 0.19)
+    assert found.tokens_per_step == 6 * work["cpt"].tokens_per_step
     for stage in work.values():
         assert stage.hours == pytest.approx(stage.flops / (64 * 0.19 * 790e12) / 3600)
     with_half = compute.work(released.config, "cpt", released.architecture, released.parameters, 128, 0.19)
     assert with_half.hours == pytest.approx(work["cpt"].hours), "twice the ranks at twice the rows: the same time"
+
+
+def test_disk_by_hand(released):
+    """16 bytes a parameter of each checkpoint that is kept, and of the one that is written beside them; an export of
+    each stage, and the start of RL once more for a vLLM that cannot read the other layout."""
+    total, limits = released.parameters.total, {"cpt": 2, "sft": 3, "rl": 4}
+    config = compose([*RELEASED, *(f"{stage}.save_total_limit={limit}" for stage, limit in limits.items())])
+
+    def disk(*stages: str) -> dict[str, int]:
+        return compute.disk(config, released.parameters, list(stages), 1000)
+
+    expected = {"checkpoints": (2 + 3 + 4 + 1) * 16 * total, "exports": 3 * 2 * total, "prepared data": 3000}
+    assert disk("cpt", "sft", "rl") == expected
+    assert disk("sft") == expected | {"checkpoints": (3 + 1) * 16 * total, "exports": 2 * total}
+    config.rl.rollout.engine = "vllm_colocate"
+    assert disk("rl")["exports"] == 2 * 2 * total and disk("cpt")["exports"] == 2 * total
+    config.model.export_layout, config.model.dtype = "release", "float32"
+    assert disk("rl")["exports"] == 4 * total
 
 
 def test_what_fails_later_is_named_now(tmp_path):

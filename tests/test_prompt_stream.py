@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from itertools import combinations, pairwise
 from random import Random
 
 import pytest
@@ -36,6 +37,33 @@ def test_every_rollout_holds_the_shares_to_within_one_prompt_and_the_run_to_with
             assert all(abs(counts[name] - part * PER_ROLLOUT) < 1 for name, part in parts.items())
             total.update(counts)
             assert all(abs(total[name] - part * PER_ROLLOUT * number) < 2 for name, part in parts.items())
+
+
+def test_shares_are_those_of_the_decimals_that_the_recipe_names() -> None:
+    """With binary fractions 7 prompts of 10 would be a hair more, and a domain of 7 prompts would be refused."""
+    tenths = prompt_stream.shares({"terminal": 0.1, "swe": 0.7, "mcp": 0.2, "web": 0.0})
+    assert tenths == {"terminal": Fraction(1, 10), "swe": Fraction(7, 10), "mcp": Fraction(2, 10)}
+
+
+def test_the_domains_of_a_rollout_are_mixed() -> None:
+    order = drawn()
+    names = [[DOMAINS[n] for n in order[first : first + PER_ROLLOUT]] for first in range(0, len(order), PER_ROLLOUT)]
+    changes = [sum(one != next_ for one, next_ in pairwise(rollout)) for rollout in names]
+    assert sum(changes) / len(changes) > 4, "2 where a rollout holds one domain after the other; 5.6 by chance"
+
+
+def test_which_prompts_stand_together_depends_on_seed_domain_and_pass() -> None:
+    """As sets: the order within a rollout is drawn apart, and would hide that nothing else is."""
+
+    def passes(seed: int) -> list[list[set[int]]]:
+        order = prompt_stream.draw(["terminal"] * 20 + ["swe"] * 20, {"terminal": 1, "swe": 1}, 8, 10, seed)
+        rollouts = [order[first : first + 10] for first in range(0, 80, 10)]
+        sets = [[{n % 20 for n in rollout if n // 20 == domain} for rollout in rollouts] for domain in (0, 1)]
+        return [one[start : start + 4] for one in sets for start in (0, 4)]
+
+    found = [*passes(0), *passes(1), [set(range(first, first + 5)) for first in range(0, 20, 5)]]
+    assert all(set.union(*one) == set(range(20)) for one in found)
+    assert all(one != other for one, other in combinations(found, 2))
 
 
 def test_a_domain_is_used_up_before_a_prompt_of_it_comes_again() -> None:
@@ -102,6 +130,7 @@ def test_weights_that_the_prompts_cannot_follow_are_refused(weights, said) -> No
         prompt_stream.require_domains(weights, DOMAINS, PER_ROLLOUT)
     prompt_stream.require_domains(WEIGHTS, DOMAINS, PER_ROLLOUT)
     prompt_stream.require_domains({}, DOMAINS, 100)
+    prompt_stream.require_domains({"swe": 7.0, "terminal": 4.0, "mcp": 0, "web": 0}, DOMAINS, 11)  # just enough of swe
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,18 @@ def test_tokens_that_were_charged_too_high_come_back() -> None:
     assert charged == 1500 + EXPECTED_REPLY_TOKENS
     pacer.settle(charged, 500)
     assert pacer.delay() == pytest.approx(0.5)
+    pacer.observe(40)
+    assert pacer.take(0) == pytest.approx(EXPECTED_REPLY_TOKENS + 0.1 * (40 - EXPECTED_REPLY_TOKENS))
     for _ in range(200):
         pacer.observe(40)
     assert pacer.take(0) == pytest.approx(40, abs=0.1)
+
+
+def test_a_shorter_pause_does_not_end_a_longer_one() -> None:
+    pacer = Pacer(0, 0, Clock())
+    pacer.pause(5.0)
+    pacer.pause(1.0)
+    assert pacer.delay() == 5.0
 
 
 def test_a_pause_holds_everyone_and_does_not_end_in_a_burst() -> None:

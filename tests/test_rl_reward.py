@@ -13,10 +13,11 @@ from agentworld.data.errors import ContentError
 from agentworld.data.render import Renderer
 from agentworld.data.schema import Turn
 from agentworld.data.tokenizer import train_tokenizer
-from agentworld.rewards import completions
-from agentworld.rewards.judge import Panel
+from agentworld.rewards import completions, hybrid, judge_metrics
+from agentworld.rewards.judge import Outcome, Panel
+from agentworld.rewards.judge_client import Counts
 from agentworld.rewards.settings import JudgeSettings, RewardSettings, reward_outside_rl
-from agentworld.train import cli, rl
+from agentworld.train import cli, rl, rl_reward
 from agentworld.train.resume import Resumption
 from agentworld.train.rl_reward import delete_abandoned
 
@@ -123,6 +124,65 @@ def test_reference_reward_compares_with_the_column_of_the_prompts(tokenizer, tmp
     rows = completions.read(path)
     assert [one["reference_answer"] for one in rows] == [near, near, far, far]
     assert [one["scores"]["win"] for one in rows] == [0.5, 0.0, 1.0, 0.5]
+
+
+class Recorder:
+    """In the panel's place: each of two judges makes a request for a completion when it is submitted."""
+
+    def __init__(self) -> None:
+        self.judges, self.watchers = ([SimpleNamespace(counts=Counts())] for _ in range(2))
+        self.submitted, self.abandoned, self.now = [], 0, 0.0
+
+    def submit(self, items) -> None:
+        self.submitted += items
+        self.now += 100.0
+        for client in (*self.judges, *self.watchers):
+            client.counts.requests += len(items)
+
+    def rewards(self, items) -> list[Outcome]:
+        assert self.submitted == items, "the judge is asked about what is rewarded"
+        self.submitted = []
+        self.now += 7.0
+        return [Outcome(hybrid.nothing("")) for _ in items]
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+
+def test_what_is_judged_early_is_what_is_rewarded_and_each_rollout_counts_its_own(
+    tokenizer, tmp_path, monkeypatch
+) -> None:
+    """With the answers of the pilot. A rank of four: TRL averages over ranks, so sums are told fourfold."""
+    monkeypatch.setattr(rl_reward.engine, "rank", lambda: 3)
+    monkeypatch.setattr(rl_reward.engine, "world_size", lambda: 4)
+    renderer, panel = Renderer(tokenizer), Recorder()
+    monkeypatch.setattr(judge_metrics, "time", SimpleNamespace(monotonic=lambda: panel.now))
+    turns = [Turn(ACTION, TRUTH)]
+    ids = renderer.prompt("A terminal.", turns, 0)
+    sampled = renderer.final_turn("A terminal.", turns, 0, "hm", TRUTH).input_ids[len(ids) :]
+    judging = rl_reward.EarlyJudging(panel, renderer, {"t#1": ids})
+    reward = rl.reward_function(tokenizer, RewardSettings(), tmp_path, {"t#1": ids}, panel, judging)
+    row = {"domain": "terminal", "action": ACTION, "observation": TRUTH, "deterministic": False}
+    row["reference_answer"] = "near"
+    for step in range(2):
+        logged: dict[str, float] = {}
+        for _ in range(2):  # batches
+            judging.begin([{"prompt": "t#1", **row}] * 3, [sampled] * 3)
+        reward(
+            prompts=["t#1"] * 6,
+            completion_ids=[sampled] * 6,
+            trainer_state=SimpleNamespace(global_step=step),
+            log_metric=logged.__setitem__,
+            **{name: [value] * 6 for name, value in row.items()},
+        )
+        assert logged["judge/requests"] == 6 * 2 * 4
+        assert logged["judge/seconds"] == 7.0, "what was judged while others were sampled made nobody wait"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_0000{n}_rank_3.parquet" for n in range(2)]
+    judging.begin([{"prompt": "t#1", **row}], [sampled])
+    judging.abandon()
+    panel.submitted = []
+    judging.begin([{"prompt": "t#1", **row}], [sampled])
+    assert panel.abandoned == 1 and judging.watch().totals()["requests"] == 2, "what was given up is not counted"
 
 
 def test_prompts_without_the_initial_answer_are_refused_at_the_start() -> None:

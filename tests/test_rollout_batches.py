@@ -23,7 +23,7 @@ class Echo:
 
     def _generate_single_turn(self, prompt_ids, *_):
         self.calls.append([len(ids) for ids in prompt_ids])
-        return [[ids[0], len(ids)] for ids in prompt_ids], None
+        return [[ids[0], len(ids)] for ids in prompt_ids], f"log-probabilities of call {len(self.calls)}"
 
 
 class Batched(BatchedRollouts, Echo): ...
@@ -37,8 +37,36 @@ def test_batches_are_sorted_by_length_and_the_order_is_restored(size, calls) -> 
     trainer = Batched(size)
     prompts = [[number] * length for number, length in enumerate([9, 2, 5, 2, 7])]
     completions, logprobs = trainer._generate_single_turn(prompts, None, {}, 1)
-    assert trainer.calls == calls and logprobs is None
+    assert trainer.calls == calls and logprobs == f"log-probabilities of call {len(calls)}"
     assert completions == [[number, len(ids)] for number, ids in enumerate(prompts)]
+
+
+def test_a_rollout_that_fails_gives_its_judgements_up_and_no_other_does() -> None:
+    """Also when it is interrupted; the error is told as it is."""
+
+    class Scoring:
+        def _generate_and_score_completions(self, inputs):
+            if inputs[0]["error"]:
+                raise inputs[0]["error"]
+            return {"rows": self._rows}
+
+    class Judging:
+        abandoned = 0
+
+        def abandon(self) -> None:
+            self.abandoned += 1
+
+    class Trainer(BatchedRollouts, Scoring): ...
+
+    trainer, alone, judging = Trainer(), Trainer(), Judging()
+    trainer.judging = judging
+    assert trainer._generate_and_score_completions([{"error": None}]) == {"rows": [{"error": None}]}
+    assert judging.abandoned == 0
+    for number, error in enumerate((ValueError("x"), KeyboardInterrupt()), start=1):
+        for one in (trainer, alone):
+            with pytest.raises(type(error)):
+                one._generate_and_score_completions([{"error": error}])
+        assert judging.abandoned == number
 
 
 def test_greedy_completions_do_not_depend_on_the_batch_and_sampling_on_the_seed_alone(tmp_path) -> None:

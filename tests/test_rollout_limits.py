@@ -8,7 +8,7 @@ from test_config import SMOKE, refusal
 from trl import GRPOConfig
 
 from agentworld.data.errors import RequestError
-from agentworld.train import plan, rollout_limits
+from agentworld.train import plan, rollout_limits, vllm_memory
 from agentworld.train.compose import compose
 from agentworld.train.config import RolloutSettings
 from agentworld.train.contradictions import validate_processes
@@ -61,6 +61,7 @@ def test_the_defaults_are_those_of_trl(tmp_path) -> None:
         (("rl.rollout.server_port=9000",), "has no effect with rl.rollout.engine=transformers; it is for vllm_server"),
         ((SERVER, RELEASE, "rl.rollout.tensor_parallel_size=2"), "tensor_parallel_size has no effect"),
         ((COLOCATE, "rl.rollout.gpu_memory_utilization=1.0"), "is a share of a GPU between 0 and 1"),
+        ((COLOCATE, "rl.rollout.gpu_memory_utilization=0.0"), "is a share of a GPU between 0 and 1"),
         ((COLOCATE, "rl.rollout.max_model_length=100"), "is less than data.rl_prompt_tokens="),
         ((COLOCATE, "rl.rollout.importance_sampling_mode=off"), "importance_sampling_mode=off is not one of"),
         ((COLOCATE, "rl.rollout.importance_sampling_clip_min=3.0"), "clip_min=3.0 must be below its clip_max=3.0"),
@@ -81,6 +82,25 @@ def test_a_server_may_serve_the_released_start(tmp_path) -> None:
     compose([SMOKE, "engine.device=auto", "model.dtype=bfloat16", SERVER, f"model.path={tmp_path}"])
     (tmp_path / "config.json").write_text(json.dumps({"num_experts": 8}))
     assert "released layout" in refusal("engine.device=auto", SERVER, f"model.path={tmp_path}")
+
+
+def test_one_bound_is_enough_and_without_the_correction_none_is_needed() -> None:
+    for bounds in ((0.0, 0.5, True), (3.0, 0.0, True), (0.0, 0.0, False)):
+        high, low, correction = bounds
+        rollout_limits._validate_correction(
+            RolloutSettings(
+                importance_sampling_clip_max=high,
+                importance_sampling_clip_min=low,
+                importance_sampling_correction=correction,
+            )
+        )
+
+
+def test_a_directory_is_released_by_its_config(tmp_path) -> None:
+    assert not rollout_limits.is_released(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(RequestError, match=r"config\.json: cannot be read as JSON"):
+        rollout_limits.is_released(tmp_path)
 
 
 def test_engines_of_vllm_divide_the_ranks() -> None:
@@ -124,6 +144,20 @@ def test_the_plan_knows_who_samples() -> None:
     colocated, _ = planned(COLOCATE)
     assert "generation" not in colocated.stages["rl"].moments and colocated.work["rl"].decoding_hours == 0.0
     assert colocated.disk["exports"] == 2 * whole.disk["exports"], "RL's start in the released layout"
+
+
+def test_what_a_vllm_needs_to_the_byte() -> None:
+    """By hand, for the 35B size: weights, keys and values of 10 layers with 2 heads of 256 for 36,864 tokens, and the
+    float32 states of 30 layers with 32 heads of [128, 128]; over 7 GPUs rounded up."""
+    made, _ = planned(COLOCATE)
+    config = made.config
+    for dtype, element in (("bfloat16", 2), ("float32", 4)):
+        config.model.dtype = dtype
+        whole = element * 34_660_610_688 + 36_864 * 10 * 2 * 2 * 256 * element + 30 * 32 * 128 * 128 * 4
+        for degree in (1, 7):
+            config.rl.rollout.tensor_parallel_size = degree
+            found = vllm_memory.needed(config, made.architecture, made.parameters)
+            assert whole <= found * degree < whole + degree
 
 
 def test_a_colocated_vllm_is_planned_with_its_weights_and_beside_training() -> None:

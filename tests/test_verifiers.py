@@ -7,12 +7,13 @@ from collections import Counter
 import pytest
 from recorded import needs_corpora, recorded
 
-from agentworld.data.schema import Turn
+from agentworld.data.render import Message
+from agentworld.data.schema import System, Turn
 from agentworld.data.simulation import search_instruction
 from agentworld.rewards.gui_tree import tree
 from agentworld.rewards.json_shape import parsed, shape, shape_validator
 from agentworld.rewards.shell_text import error_classes, exit_status, normalised, screen
-from agentworld.rewards.verdicts import Context, Item, context_of
+from agentworld.rewards.verdicts import Context, Item, Verdict, compared, context_of, context_of_messages, without
 from agentworld.rewards.verifiers import DOMAIN_VERIFIERS, RULE_SCALE, domain_verdicts, exact_match
 
 TRUTH = "echo $?\n1\nuser@box:~$ "
@@ -45,6 +46,27 @@ def test_exact_match_is_equality(prediction: str) -> None:
     assert exact_match(prediction, TRUTH) is False
     assert exact_match("caf\u00e9", "cafe\u0301") is False
     assert RULE_SCALE == 25.0
+
+
+def test_a_context_is_what_came_before_the_turn_however_it_is_read() -> None:
+    turns = (Turn("ls", "a"), Turn("cat a", "b"))
+    found = context_of("terminal", turns, System("A world.", "keys", simulation_instruction="Be exact."))
+    assert found == Context("terminal", turns, "keys", "Be exact.") and found.last == "b"
+    first = context_of("terminal", (), System("A world.", "keys"))
+    assert first == Context("terminal", (), "keys", "") and first.last is None
+    said = ("W", "ls", "a", "cat a", "b", "pwd")
+    roles = ("system", *("user", "assistant") * 2, "user")
+    messages = [Message(role, text, 1) for role, text in zip(roles, said, strict=True)]
+    assert context_of_messages("terminal", messages) == Context("terminal", turns, "W", "W")
+
+
+def test_a_verdict_says_in_words_what_differs() -> None:
+    assert compared("n", "status", 1, 1) == Verdict("n", True, "status 1 as in truth")
+    assert compared("n", "status", 0, 1) == Verdict("n", False, "status 0, in truth 1")
+    assert without("n", [], "words") == Verdict("n", True, "words: all as in truth")
+    assert without("n", ["x"], "words").reason == "words: 'x' differ from the truth"
+    several = without("n", ["x" * 99, "y", "z"], "words")
+    assert not several.passed and several.reason == f"words: '{'x' * 56}... and 2 more differ from the truth"
 
 
 def test_a_screen_is_taken_apart() -> None:

@@ -278,8 +278,9 @@ def test_a_colocated_engine_starts_from_the_released_layout_and_gets_the_weights
     trainer = made_trainer(tmp_path, max_steps=4, steps_per_generation=2, trainer_class=colocated(started), **arguments)
     assert vllm_generation.LLM is Engine
     engine = Engine.made
-    options = ("model", "language_model_only", "gdn_prefill_backend", "gpu_memory_utilization", "max_model_len")
-    assert [engine.options[name] for name in options] == [str(started), True, "triton", 0.4, 18]
+    options = {"model": str(started), "language_model_only": True, "gdn_prefill_backend": "triton"}
+    options |= {"mamba_ssm_cache_dtype": "float32", "gpu_memory_utilization": 0.4, "max_model_len": 18}
+    assert {name: engine.options[name] for name in options} == options
     differences = compared_after_each_update(engine, trainer)
     assert max(differences) < 1e-5 and engine.sampled[0]["stop_token_ids"] == [END]
     assert len(differences) == 2 and "seed" not in engine.sampled[0], (

@@ -137,14 +137,11 @@ def disk(config: Config, parameters: Parameters, stages: list[str], trajectory_b
     copies = int(
         "rl" in stages and config.rl.rollout.engine == "vllm_colocate" and config.model.export_layout == "text"
     )
-    kept = max((getattr(config, stage).save_total_limit for stage in stages), default=0)
     return {
         "checkpoints": sum(
             (getattr(config, stage).save_total_limit + (stage == stages[-1])) * CHECKPOINT_BYTES * parameters.total
             for stage in stages
-        )
-        if kept
-        else 0,
+        ),
         "exports": (len(stages) + copies) * element * parameters.total,  # vLLM may need RL's start in another layout
         "prepared data": 3 * trajectory_bytes,
     }
