@@ -13,32 +13,38 @@ Content: the form holds, and `reward.guards` says what a hit does.
 
     empty                nothing visible, where the truth has something
     action_echo          nothing but the action, where the environment said something
-    copy_of_last         the last observation again, where the truth is another
+    copy_of_last         the last observation again, as it is or with changes that the truth does not hold, where the
+                         truth is another
     format_only          brackets, markup, keys or a placeholder, where the truth has words
     extreme_length       far longer than the truth
     thinking_inside      a thinking tag inside the prediction
     judge_directed       text that speaks to a judge: orders, scores, dimensions (rewards/praise.py)
     self_praise          text that calls the prediction right (rewards/praise.py)
-    unsupported_score    a judge's scores far above the reference scorer's, where a rule says no
+    unsupported_score    a judge's scores far above the reference scorer's, where a rule says no or the prediction has
+                         next to no word of the truth
 
 All but the last look at the truth too: a guard never fires on what really happened only because it looks odd.
 """
 
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentworld.data.render import CLOSE_TAG, OPEN_TAG, Prediction
 from agentworld.data.visible_text import hidden_name
 from agentworld.rewards.praise import judge_directed, novel_text, self_praise
-from agentworld.rewards.rubric import RubricScores
+from agentworld.rewards.rubric import HIGHEST, RubricScores
 from agentworld.rewards.shell_text import true_screen, typed_lines
 from agentworld.rewards.verdicts import Item
 
 FORM_GUARDS = ("not_ended", "hidden_in_thinking", "no_tag", "unclosed_tag", "several_tags", "text_after_tag")
 LENGTH_FACTOR, LENGTH_SLACK = 4, 4000  # extreme: more than 4 times the truth and 4,000 characters
-UNSUPPORTED = 1.5  # points of the rubric's mean that a judge may stand above the reference scorer where a rule says no
+UNSUPPORTED = 1.5  # points of the rubric's mean that a judge may stand above the reference scorer without support
+NEARLY_ALL = 0.8  # and share of what the reference scorer takes off that the judge may give back
+KEPT = 0.9  # share of the last observation's words from which on a prediction is a copy of it
+FEW_WORDS, FOUNDED = 6, 0.1  # a truth of fewer different words can be said in others; F1 of words that supports a judge
 
 _FENCE = re.compile(r"```\w*|</?code>|(?i:\baction\s*:)")
 _MARKUP = re.compile(r"<[^<>\n]*>")
@@ -87,12 +93,26 @@ def content_hits(item: Item) -> list[Hit]:
     return [Hit(name, reason) for name, guard in CONTENT_GUARDS.items() if (reason := guard(item))]
 
 
-def unsupported(judged: RubricScores, reference: RubricScores) -> Hit | None:
-    """For turns on which a rule says no: a judge that was talked round stands far above the reference scorer."""
+def unsupported(judged: RubricScores, reference: RubricScores, why: str) -> Hit | None:
+    """For turns without support for a judge: one that was talked round stands far above the reference scorer."""
     above = judged.mean - reference.mean
-    if above <= UNSUPPORTED:
+    if above <= min(UNSUPPORTED, NEARLY_ALL * (HIGHEST - reference.mean)):
         return None
-    return Hit("unsupported_score", f"a rule says no, and the judge stands {above:.2f} above the reference scorer")
+    return Hit("unsupported_score", f"{why}, and the judge stands {above:.2f} above the reference scorer")
+
+
+def without_support(item: Item, rule_passed: bool) -> str:
+    """Why a judge's high score has nothing to stand on; "" where it may have. In whatever language or code it is
+    praised, a prediction of what happened shares words with a truth that has some, beside those of the action."""
+    if not rule_passed:
+        return "a rule says no"
+    given = set(_word_list(item.action))
+    said, true = (
+        Counter(word for word in _word_list(text) if word not in given) for text in (item.prediction, item.reference)
+    )
+    if len(true) >= FEW_WORDS and 2 * (said & true).total() < FOUNDED * (said.total() + true.total()):
+        return "next to no word of the truth is in it"
+    return ""
 
 
 def empty(item: Item) -> str:
@@ -118,6 +138,8 @@ def copy_of_last(item: Item) -> str:
     times, rest = divmod(len(found) + 1, len(last) + 1)
     if times and not rest and found == " ".join([last] * times):
         return "the last observation again, the truth is another"
+    if _changed_in_vain(item):
+        return "the last observation again, but for changes that the truth does not hold"
     return ""
 
 
@@ -167,9 +189,33 @@ def _visible(text: str) -> bool:
     return any(not char.isspace() and hidden_name(char) is None for char in text)
 
 
+def _word_list(text: str) -> list[str]:
+    return re.findall(r"\w+", text.casefold())
+
+
 def _folded(text: str) -> str:
     """Without regard to case and white space."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _changed_in_vain(item: Item) -> bool:
+    """Whether a prediction keeps the words of the last observation, and of those that it adds or leaves out none is one
+    that the truth adds or leaves out.
+
+    A word of the action that is added counts only where the truth adds no other. Of a truth that keeps less than half,
+    what it leaves out tells nothing. Whoever only adds to a text to which the truth only adds foresaw the kind of change.
+    """
+    last, said, true = (
+        Counter(_word_list(text or "")) for text in (item.context.last, item.prediction, item.reference)
+    )
+    if not last or last == true or (last & said).total() < KEPT * last.total():
+        return False
+    added, dropped, new, gone = said - last, last - said, true - last, last - true
+    if not (gone or dropped):
+        return not added
+    given = set(_word_list(item.action))
+    telling = {word for word in new if word not in given} or set(new)
+    return not (added.keys() & telling or (2 * gone.total() <= last.total() and gone & dropped))
 
 
 def _left_of_action(text: str, action: str) -> str:
@@ -177,7 +223,7 @@ def _left_of_action(text: str, action: str) -> str:
     left = _folded(_FENCE.sub(" ", text))
     for piece in sorted({_folded(action), *map(_folded, typed_lines(action))} - {""}, key=len, reverse=True):
         left = left.replace(piece, " ")
-    return " ".join(re.findall(r"\w+", left))
+    return " ".join(_word_list(left))
 
 
 def _words_left(text: str) -> bool:

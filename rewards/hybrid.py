@@ -19,7 +19,7 @@ from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
-from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
+from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported, without_support
 from agentworld.rewards.preference import Preference
 from agentworld.rewards.rubric import HIGHEST, LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, PAIRS, RUBRICS, RewardSettings
@@ -94,9 +94,9 @@ def reward(
     if scores is None:
         assert settings.rubric == "reference_scorer", "a judge's scores come from rewards/judge.py"
         scores = reference_scores(prediction.text, reference, action)
-    elif not all(verdict.passed for verdict in verdicts):
+    elif why := without_support(item, all(verdict.passed for verdict in verdicts)):
         honest = reference_scores(prediction.text, reference, action)
-        hit = unsupported(_claimed(scores, item, honest), honest)
+        hit = unsupported(_claimed(scores, item, honest), honest, why)
         if hit is not None:
             hits.append(hit)
             if obeyed:

@@ -7,8 +7,14 @@ subject (prediction, reference, judge, score) or a claim about all of the output
 each; the list cannot be complete, which is why the rule and `unsupported_score` stand beside it.
 """
 
+import html
 import re
 import unicodedata
+from base64 import b64decode
+from functools import lru_cache
+from urllib.parse import unquote
+
+from agentworld.data.visible_text import hidden_name
 
 _GOOD = (
     r"(?:accura(?:te|cy)|correct|right|faithful|realistic|identical|indistinguishable|consistent|perfect|exact|flawless"
@@ -83,8 +89,17 @@ _SELF_PRAISE = re.compile(
         )
     )
 )
-_SPACED = re.compile(r"(?<!\w)(?:\w[ .*_-]){3,}\w(?!\w)")
-_LATIN_LIKE = str.maketrans("аеорсухіјѕԁ", "aeopcyxijsd")  # noqa: RUF001 - Cyrillic letters that look like Latin ones
+_SPACED = re.compile(r"(?<!\w)(?:\w[ \n.*_-]){3,}\w(?!\w)")
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z][a-z])")  # of predictionQuality
+_MIXED = re.compile(r"(?<![\w@$])[a-z]+[013457@$][a-z013457@$]*(?![\w@$])")
+_DIGITS_LIKE = str.maketrans("013457@$", "oieastas")
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
+_BASE64 = re.compile(r"(?<![\w+/])[A-Za-z0-9+/]{16,}={0,2}(?![\w+/=])")
+_DRAWN = re.compile(
+    r"(?:LATIN LETTER SMALL CAPITAL|NEGATIVE \w+ LATIN CAPITAL LETTER|REGIONAL INDICATOR SYMBOL LETTER) (\w)"
+)
+_LATIN_LIKE = str.maketrans("аеорсухіјѕԁһքαορεικντυχ", "aeopcyxijsdhpaopeikvtux")  # noqa: RUF001 - Cyrillic and Greek letters that look like Latin ones
 
 
 def judge_directed(folded: str) -> str:
@@ -107,16 +122,50 @@ def novel_text(prediction: str, reference: str, action: str) -> str:
 
 
 def fold(text: str) -> str:
-    text = unicodedata.normalize("NFKC", text)
+    text = unicodedata.normalize("NFKC", _unescaped(text))
     if not text.isascii():
-        text = "".join(char for char in text if unicodedata.category(char) != "Cf")
-    text = _SPACED.sub(lambda found: re.sub(r"[ .*_-]", "", found[0]), text.casefold())
+        text = "".join(map(_bare, text))
+    text = _SPACED.sub(lambda found: re.sub(r"[ \n.*_-]", "", found[0]), _HUMP.sub(" ", text).casefold())
     if re.search("[a-z]", text) and not text.isascii():
         text = " ".join(_unmasked(word) for word in text.split())
-    return " ".join(text.split())
+    text = _MIXED.sub(lambda found: _spelled(found[0]), text)
+    return " ".join(text.replace("_", " ").split())
+
+
+def _unescaped(text: str) -> str:
+    """Without escape sequences of a terminal, and with what JSON, HTML, URLs and base64 write in other signs."""
+    text = _ESCAPE_SEQUENCE.sub("", text)
+    text = _UNICODE_ESCAPE.sub(lambda found: chr(int(found[1], 16)), text.replace("\\n", "\n"))
+    return _BASE64.sub(_decoded, html.unescape(unquote(text)))
+
+
+def _decoded(found: re.Match[str]) -> str:
+    """The text that a run of base64 holds; the run itself where it holds none."""
+    try:
+        text = b64decode(found[0] + "=" * (-len(found[0]) % 4), validate=True).decode("ascii")
+    except ValueError:
+        return found[0]
+    return text if text.isprintable() else found[0]
+
+
+@lru_cache(maxsize=4096)
+def _bare(char: str) -> str:
+    """A character without mask: nothing of a mark that is put on others or has no shape, a letter of a drawn Latin one
+    (small capitals, squares)."""
+    if char == "\n" or char.isascii():
+        return char
+    if unicodedata.category(char) in ("Cf", "Mn", "Me") or (hidden_name(char) and not char.isspace()):
+        return ""
+    found = _DRAWN.fullmatch(unicodedata.name(char, ""))
+    return found[1].lower() if found else char
 
 
 def _unmasked(word: str) -> str:
     """A word that mixes alphabets in Latin letters."""
     latin = word.translate(_LATIN_LIKE)
     return latin if latin.isascii() and not word.isascii() else word
+
+
+def _spelled(word: str) -> str:
+    """A word with digits between its letters, in letters only; hashes and the like become no word either."""
+    return word.translate(_DIGITS_LIKE)
