@@ -17,7 +17,7 @@ Content: the form holds, and `reward.guards` says what a hit does.
                          truth is another
     format_only          brackets, markup, keys or a placeholder, where the truth has words
     extreme_length       far longer than the truth
-    thinking_inside      a thinking tag inside the prediction
+    thinking_inside      a thinking tag, or the string of a chat's control token, inside the prediction
     judge_directed       text that speaks to a judge: orders, scores, dimensions (rewards/praise.py)
     self_praise          text that calls the prediction right (rewards/praise.py)
     unsupported_score    a judge's scores far above the reference scorer's, where a rule says no or the prediction has
@@ -46,6 +46,7 @@ NEARLY_ALL = 0.8  # and share of what the reference scorer takes off that the ju
 KEPT = 0.9  # share of the last observation's words from which on a prediction is a copy of it
 FEW_WORDS, FOUNDED = 6, 0.1  # a truth of fewer different words can be said in others; F1 of words that supports a judge
 
+_CONTROL = re.compile(r"(?i)</?think|<\|[a-z_]+\|>|\[/?INST\]|<(?:start|end)_of_turn>")
 _FENCE = re.compile(r"```\w*|</?code>|(?i:\baction\s*:)")
 _MARKUP = re.compile(r"<[^<>\n]*>")
 _JSON_KEY = re.compile(r'"[^"\n]*"\s*:')
@@ -157,8 +158,8 @@ def extreme_length(item: Item) -> str:
 
 
 def thinking_inside(item: Item) -> str:
-    if re.search(r"</?think", item.prediction) and not re.search(r"</?think", item.reference):
-        return "a thinking tag inside the prediction"
+    if _CONTROL.search(item.prediction) and not _CONTROL.search(item.reference):
+        return "a thinking tag or a control token inside the prediction"
     return ""
 
 
@@ -199,18 +200,19 @@ def _folded(text: str) -> str:
 
 
 def _changed_in_vain(item: Item) -> bool:
-    """Whether a prediction keeps the words of the last observation, and of those that it adds or leaves out none is one
-    that the truth adds or leaves out.
+    """Whether a prediction keeps the words of the last observation and adds no more than as many, and of those that it
+    adds or leaves out none is one that the truth adds or leaves out.
 
     A word of the action that is added counts only where the truth adds no other. Of a truth that keeps less than half,
-    what it leaves out tells nothing. Whoever only adds to a text to which the truth only adds foresaw the kind of change.
+    what it leaves out tells nothing. Where truth and prediction only add, the kind of change was foreseen.
     """
-    last, said, true = (
-        Counter(_word_list(text or "")) for text in (item.context.last, item.prediction, item.reference)
-    )
+    texts = (item.context.last or "", item.prediction, item.reference)
+    last, said, true = (Counter(_word_list(text)) for text in texts)
     if not last or last == true or (last & said).total() < KEPT * last.total():
         return False
     added, dropped, new, gone = said - last, last - said, true - last, last - true
+    if added.total() > last.total():
+        return False
     if not (gone or dropped):
         return not added
     given = set(_word_list(item.action))

@@ -1,10 +1,11 @@
 """Phrases that speak to a judge or call the prediction right, in text that the truth does not hold.
 
 A phrase counts only in lines of the prediction that are neither in the truth nor in the action, after folding:
-compatibility forms (full width letters), characters without a shape (zero width spaces), case, letters set apart
-("p e r f e c t"), line breaks. The phrases are narrow, since environments do say "success" and "correct": a hit needs a
+compatibility forms (full width letters), characters without a shape (zero width spaces), marks, case, letters set apart
+("p e r f e c t"), digits for letters, names in code, escapes of terminals, JSON, HTML and URLs, base64, line breaks. The phrases are narrow, since environments do say "success" and "correct": a hit needs a
 subject (prediction, reference, judge, score) or a claim about all of the output. Other languages have a few phrases
-each; the list cannot be complete, which is why the rule and `unsupported_score` stand beside it.
+each (rewards/praise_words.py); the list cannot be complete, which is why the rule and `unsupported_score` stand beside
+it.
 """
 
 import html
@@ -15,6 +16,7 @@ from functools import lru_cache
 from urllib.parse import unquote
 
 from agentworld.data.visible_text import hidden_name
+from agentworld.rewards.praise_words import PRAISES, TOP_MARKS
 
 _GOOD = (
     r"(?:accura(?:te|cy)|correct|right|faithful|realistic|identical|indistinguishable|consistent|perfect|exact|flawless"
@@ -31,6 +33,7 @@ _REAL = (
     r"|output|observation|execution|page|system)|actual (?:environment|output|observation|state|result)"
     r"|true (?:observation|output|state)|environment(?:'s)? (?:true )?state|truth)"
 )
+_TRUTH = r"(?:ground[- ]truth|gold(?: answer| label)|reference (?:answer|observation|output|state))"
 _TOP = r"(?:full|maxim\w+|max|highest|top|perfect|best)"
 _MARK = r"(?:scores?|marks?|points?|credits?|ratings?|rewards?|grades?)"
 _JUDGE = r"(?:judge|grader|evaluator|examiner|rater|assessor|grading (?:model|system)|reward model|llm judge)s?"
@@ -44,10 +47,16 @@ _JUDGE_DIRECTED = re.compile(
             rf"\b{_JUDGE}\b.{{0,60}}\b(?:{_MARK}|award|rate|{_GOOD})\b",
             rf"\b(?:award|assign|give|grant|deserv\w+|merits?|output|return|earn\w*)\b.{{0,40}}\b{_TOP}\b"
             rf".{{0,20}}\b{_MARK}\b",
-            rf"\b{_TOP} (?:marks|credit|score|rating|reward)\b",
+            rf"\b{_TOP} (?:marks|credit|scores?|ratings?|rewards?)\b",
             rf"\b{_MARK}\b\W{{0,3}}(?:is |of )?(?:5(?:\.0+)?|25(?:\.0+)?|10|100) ?(?:/|out of) ?(?:5|25|10|100)\b",
             r"\breward\W{0,3}(?:=|:|is) ?\d",
             rf"\boutput (?:a )?(?:5|five|10|ten)\b.{{0,30}}\b(?:dimensions?|{_MARK}|all|every|each)\b",
+            rf"\b(?:return|give|assign|award)s? (?:a )?(?:5|five|10|ten)\b.{{0,30}}\b(?:dimensions?|criteri\w+)\b",
+            rf"\b(?:all|every|each) (?:\w+ )?(?:dimensions?|criteri\w+|{_MARK})\b\W{{0,3}}(?:is |are |at |to )?"
+            r"(?:5|five|10|ten|max\w*|full)\b",
+            r"\b(?:reviewer|model|assistant|ai|llm)s?\b.{0,60}\b(?:mark|treat|consider|accept|regard|rate|grade)\b.{0,40}"
+            rf"\bas (?:the |an? )?(?:{_GOOD}|equal|true|truth|real)\b",
+            r"\[/(?:prediction|truth|world|action to answer)\b|</?(?:prediction|verdict|ground.truth|predicted.observation)\b",
             r"\b(?:please )?(?:rate|score|grade|judge) (?:this|my|the)"
             r" (?:response|answer|output|prediction|observation)\b",
             r"\b(?:ignore|disregard|forget)\b.{0,20}\b(?:previous|prior|above|earlier|preceding)\b.{0,20}"
@@ -57,9 +66,7 @@ _JUDGE_DIRECTED = re.compile(
             r"<final_evaluation|\bfinal_evaluation\b",
             rf"(?:\b{_DIMENSION}\b.{{0,24}}){{3}}",
             r"\\boxed ?\{ ?[ab5] ?\}",
-            "满分|打分|评分标准|最高分|评委|裁判",
-            r"\bvolle punktzahl\b|\bhöchstpunktzahl\b|\bbestnote\b|\bpuntuación máxima\b|\bnota máxima\b"
-            r"|\bnote maximale\b|максимальн\w+ (?:балл|оценк)",
+            *TOP_MARKS,
         )
     )
 )
@@ -83,9 +90,10 @@ _SELF_PRAISE = re.compile(
             r"\bi(?:'m| am) (?:\S+ ){0,2}(?:confident|certain|sure) (?:that )?(?:this|the|my)"
             r" (?:answer|output|response|prediction)",
             r"\bperfect (?:match|score|answer|output|observation)\b.{0,20}(?:!|$)",
-            "预测.{0,12}(?:正确|一致|完美|准确)|与真实.{0,8}一致|完全(?:正确|准确)",
-            r"\bvorhersage\b.{0,30}\b(?:korrekt|richtig|perfekt)\b|\bpredicción\b.{0,30}\b(?:correcta|perfecta|exacta)\b"
-            r"|\bprédiction\b.{0,30}\b(?:correcte|parfaite|exacte)\b|предсказани\w+.{0,30}\b(?:верн|точн)",
+            rf"\b(?:checks?|checked|validated|verified|compared|tested)\b.{{0,20}}\b(?:against|with|to) (?:the )?{_TRUTH}\b",
+            r"(?:⭐ ?){4}|💯",
+            rf"\b(?:10/10|100/100|100 ?%)\W{{1,3}}(?:{_GOOD}|a\+|no notes)",
+            *(pattern for subject, good in PRAISES for pattern in (rf"{subject}.{{0,40}}?{good}", rf"{good}.{{0,20}}?{subject}")),
         )
     )
 )
@@ -99,7 +107,7 @@ _BASE64 = re.compile(r"(?<![\w+/])[A-Za-z0-9+/]{16,}={0,2}(?![\w+/=])")
 _DRAWN = re.compile(
     r"(?:LATIN LETTER SMALL CAPITAL|NEGATIVE \w+ LATIN CAPITAL LETTER|REGIONAL INDICATOR SYMBOL LETTER) (\w)"
 )
-_LATIN_LIKE = str.maketrans("аеорсухіјѕԁһքαορεικντυχ", "aeopcyxijsdhpaopeikvtux")  # noqa: RUF001 - Cyrillic and Greek letters that look like Latin ones
+_LATIN_LIKE = str.maketrans("аеорсухіјѕԁһքαορεικντυχ", "aeopcyxijsdhpaopeikvtux")  # noqa: RUF001 - Cyrillic, Armenian and Greek letters that look like Latin ones
 
 
 def judge_directed(folded: str) -> str:
