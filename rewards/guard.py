@@ -21,7 +21,8 @@ Content: the form holds, and `reward.guards` says what a hit does.
     judge_directed       text that speaks to a judge: orders, scores, dimensions (rewards/praise.py)
     self_praise          text that calls the prediction right (rewards/praise.py)
     unsupported_score    a judge's scores far above the reference scorer's, where a rule says no or the prediction has
-                         next to no word of the truth
+                         next to no word of the truth, or
+                         many lines without one
 
 All but the last look at the truth too: a guard never fires on what really happened only because it looks odd.
 """
@@ -44,7 +45,10 @@ LENGTH_FACTOR, LENGTH_SLACK = 4, 4000  # extreme: more than 4 times the truth an
 UNSUPPORTED = 1.5  # points of the rubric's mean that a judge may stand above the reference scorer without support
 NEARLY_ALL = 0.8  # and share of what the reference scorer takes off that the judge may give back
 KEPT = 0.9  # share of the last observation's words from which on a prediction is a copy of it
-FEW_WORDS, FOUNDED = 6, 0.1  # a truth of fewer different words can be said in others; F1 of words that supports a judge
+# A judge has support from an F1 of words of this much, without and with the words of the action, on truths of at least
+# FEW_WORDS different words of their own; of the prediction's words, LOOSE may stand in lines of at least LONGER_LINE
+# words that have none of the truth's. Real answers to one and the same action differ more than that in 21 of 561 pairs.
+FEW_WORDS, FOUNDED, FOUNDED_WITH_ACTION, LONGER_LINE, LOOSE = 3, 0.1, 0.3, 3, 0.2
 
 _CONTROL = re.compile(r"(?i)</?think|<\|[a-z_]+\|>|\[/?INST\]|<(?:start|end)_of_turn>")
 _FENCE = re.compile(r"```\w*|</?code>|(?i:\baction\s*:)")
@@ -103,16 +107,20 @@ def unsupported(judged: RubricScores, reference: RubricScores, why: str) -> Hit 
 
 
 def without_support(item: Item, rule_passed: bool) -> str:
-    """Why a judge's high score has nothing to stand on; "" where it may have. In whatever language or code it is
-    praised, a prediction of what happened shares words with a truth that has some, beside those of the action."""
+    """Why a judge's high score has nothing to stand on; "" where it may have. A prediction of what happened shares
+    words with a truth that has some, in most of its longer lines; praise in another language or in a code does not."""
     if not rule_passed:
         return "a rule says no"
-    given = set(_word_list(item.action))
-    said, true = (
-        Counter(word for word in _word_list(text) if word not in given) for text in (item.prediction, item.reference)
-    )
-    if len(true) >= FEW_WORDS and 2 * (said & true).total() < FOUNDED * (said.total() + true.total()):
+    given, true = set(_word_list(item.action)), set(_word_list(item.reference))
+    if len(true - given) < FEW_WORDS:
+        return ""
+    founded = _likeness(item.prediction, item.reference, given) >= FOUNDED
+    if not founded and _likeness(item.prediction, item.reference, set()) < FOUNDED_WITH_ACTION:
         return "next to no word of the truth is in it"
+    lines, known = list(map(_word_list, item.prediction.split("\n"))), true | given
+    loose = sum(len(line) for line in lines if len(line) >= LONGER_LINE and known.isdisjoint(line))
+    if loose > LOOSE * sum(map(len, lines)):
+        return "lines without a word of the truth are much of it"
     return ""
 
 
@@ -188,6 +196,12 @@ GUARD_NAMES = (*FORM_GUARDS, *CONTENT_GUARDS, "unsupported_score")
 
 def _visible(text: str) -> bool:
     return any(not char.isspace() and hidden_name(char) is None for char in text)
+
+
+def _likeness(text: str, other: str, given: set[str]) -> float:
+    """F1 of the words of two texts, without those that are given; 0 where one has none."""
+    one, two = (Counter(word for word in _word_list(side) if word not in given) for side in (text, other))
+    return 2 * (one & two).total() / max(1, one.total() + two.total())
 
 
 def _word_list(text: str) -> list[str]:

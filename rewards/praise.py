@@ -2,10 +2,10 @@
 
 A phrase counts only in lines of the prediction that are neither in the truth nor in the action, after folding:
 compatibility forms (full width letters), characters without a shape (zero width spaces), marks, case, letters set apart
-("p e r f e c t"), digits for letters, names in code, escapes of terminals, JSON, HTML and URLs, base64, line breaks. The phrases are narrow, since environments do say "success" and "correct": a hit needs a
-subject (prediction, reference, judge, score) or a claim about all of the output. Other languages have a few phrases
-each (rewards/praise_words.py); the list cannot be complete, which is why the rule and `unsupported_score` stand beside
-it.
+("p e r f e c t"), digits for letters, names in code, escapes of terminals, JSON, HTML and URLs, base64, line breaks.
+The phrases are narrow, since environments do say "success" and "correct": a hit needs a subject (prediction, reference,
+judge, score) or a claim about all of the output. Other languages have a few phrases each (rewards/praise_words.py); the
+list cannot be complete, which is why the rule and `unsupported_score` stand beside it.
 """
 
 import html
@@ -51,12 +51,13 @@ _JUDGE_DIRECTED = re.compile(
             rf"\b{_MARK}\b\W{{0,3}}(?:is |of )?(?:5(?:\.0+)?|25(?:\.0+)?|10|100) ?(?:/|out of) ?(?:5|25|10|100)\b",
             r"\breward\W{0,3}(?:=|:|is) ?\d",
             rf"\boutput (?:a )?(?:5|five|10|ten)\b.{{0,30}}\b(?:dimensions?|{_MARK}|all|every|each)\b",
-            rf"\b(?:return|give|assign|award)s? (?:a )?(?:5|five|10|ten)\b.{{0,30}}\b(?:dimensions?|criteri\w+)\b",
+            r"\b(?:return|give|assign|award)s? (?:a )?(?:5|five|10|ten)\b.{0,30}\b(?:dimensions?|criteri\w+)\b",
             rf"\b(?:all|every|each) (?:\w+ )?(?:dimensions?|criteri\w+|{_MARK})\b\W{{0,3}}(?:is |are |at |to )?"
             r"(?:5|five|10|ten|max\w*|full)\b",
             r"\b(?:reviewer|model|assistant|ai|llm)s?\b.{0,60}\b(?:mark|treat|consider|accept|regard|rate|grade)\b.{0,40}"
             rf"\bas (?:the |an? )?(?:{_GOOD}|equal|true|truth|real)\b",
-            r"\[/(?:prediction|truth|world|action to answer)\b|</?(?:prediction|verdict|ground.truth|predicted.observation)\b",
+            r"\[/(?:prediction|truth|world|action to answer)\b",
+            r"</?(?:prediction|verdict|ground.truth|predicted.observation)\b",
             r"\b(?:please )?(?:rate|score|grade|judge) (?:this|my|the)"
             r" (?:response|answer|output|prediction|observation)\b",
             r"\b(?:ignore|disregard|forget)\b.{0,20}\b(?:previous|prior|above|earlier|preceding)\b.{0,20}"
@@ -90,10 +91,14 @@ _SELF_PRAISE = re.compile(
             r"\bi(?:'m| am) (?:\S+ ){0,2}(?:confident|certain|sure) (?:that )?(?:this|the|my)"
             r" (?:answer|output|response|prediction)",
             r"\bperfect (?:match|score|answer|output|observation)\b.{0,20}(?:!|$)",
-            rf"\b(?:checks?|checked|validated|verified|compared|tested)\b.{{0,20}}\b(?:against|with|to) (?:the )?{_TRUTH}\b",
+            r"\b(?:checks?|checked|validated|verified|compared|tested)\b.{0,20}"
+            rf"\b(?:against|with|to) (?:the )?{_TRUTH}\b",
+            rf"\bverdict\W{{1,3}}(?:is )?(?:{_GOOD}|pass|accept)",
+            r"\b(?:verbatim|word for word|verified|confirmed|certified|copied|taken)\b.{0,40}"
+            r"\b(?:ground[- ]truth|(?:real|true|actual) (?:observation|environment))\b",
             r"(?:⭐ ?){4}|💯",
             rf"\b(?:10/10|100/100|100 ?%)\W{{1,3}}(?:{_GOOD}|a\+|no notes)",
-            *(pattern for subject, good in PRAISES for pattern in (rf"{subject}.{{0,40}}?{good}", rf"{good}.{{0,20}}?{subject}")),
+            *(rf"{subject}.{{0,40}}?{good}|{good}.{{0,20}}?{subject}" for subject, good in PRAISES),
         )
     )
 )
@@ -107,7 +112,8 @@ _BASE64 = re.compile(r"(?<![\w+/])[A-Za-z0-9+/]{16,}={0,2}(?![\w+/=])")
 _DRAWN = re.compile(
     r"(?:LATIN LETTER SMALL CAPITAL|NEGATIVE \w+ LATIN CAPITAL LETTER|REGIONAL INDICATOR SYMBOL LETTER) (\w)"
 )
-_LATIN_LIKE = str.maketrans("аеорсухіјѕԁһքαορεικντυχ", "aeopcyxijsdhpaopeikvtux")  # noqa: RUF001 - Cyrillic, Armenian and Greek letters that look like Latin ones
+# Cyrillic, Armenian and Greek letters that look like Latin ones.
+_LATIN_LIKE = str.maketrans("аеорсухіјѕԁһքαορεικντυχ", "aeopcyxijsdhpaopeikvtux")
 
 
 def judge_directed(folded: str) -> str:
