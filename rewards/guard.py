@@ -43,7 +43,7 @@ from agentworld.rewards.verdicts import Item
 FORM_GUARDS = ("not_ended", "hidden_in_thinking", "no_tag", "unclosed_tag", "several_tags", "text_after_tag")
 LENGTH_FACTOR, LENGTH_SLACK = 4, 4000  # extreme: more than 4 times the truth and 4,000 characters
 UNSUPPORTED = 1.5  # points of the rubric's mean that a judge may stand above the reference scorer without support
-NEARLY_ALL = 0.8  # and share of what the reference scorer takes off that the judge may give back
+NEARLY_ALL = 0.9  # and share of what the reference scorer takes off that the judge may give back
 KEPT = 0.9  # share of the last observation's words from which on a prediction is a copy of it
 # A judge has support from an F1 of words of this much, without and with the words of the action, on truths of at least
 # FEW_WORDS different words of their own; of the prediction's words, LOOSE may stand in lines of at least LONGER_LINE
@@ -104,6 +104,16 @@ def unsupported(judged: RubricScores, reference: RubricScores, why: str) -> Hit 
     if above <= min(UNSUPPORTED, NEARLY_ALL * (HIGHEST - reference.mean)):
         return None
     return Hit("unsupported_score", f"{why}, and the judge stands {above:.2f} above the reference scorer")
+
+
+def unsupported_win(rival: RubricScores, reference: RubricScores, why: str, rule_passed: bool) -> Hit | None:
+    """The same of a pair: a judge that takes a prediction, or puts it level, says that it is worth no less than its
+    rival. Where no rule says no, nothing else speaks for a prediction without a word of the truth, and it must not be
+    below its rival at all."""
+    above = rival.mean - reference.mean
+    if above <= (0.0 if rule_passed else UNSUPPORTED):
+        return None
+    return Hit("unsupported_score", f"{why}, and the rival stands {above:.2f} above it by the reference scorer")
 
 
 def without_support(item: Item, rule_passed: bool) -> str:
