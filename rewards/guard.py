@@ -46,9 +46,11 @@ UNSUPPORTED = 1.5  # points of the rubric's mean that a judge may stand above th
 NEARLY_ALL = 0.9  # and share of what the reference scorer takes off that the judge may give back
 KEPT = 0.9  # share of the last observation's words from which on a prediction is a copy of it
 # A judge has support from an F1 of words of this much, without and with the words of the action, on truths of at least
-# FEW_WORDS different words of their own; of the prediction's words, LOOSE may stand in lines of at least LONGER_LINE
-# words that have none of the truth's. Real answers to one and the same action differ more than that in 21 of 561 pairs.
-FEW_WORDS, FOUNDED, FOUNDED_WITH_ACTION, LONGER_LINE, LOOSE = 3, 0.1, 0.3, 3, 0.2
+# FEW_WORDS different words of their own. Of the prediction's words, LOOSE may stand in lines that have none of the
+# truth's and are long: LONGER_LINE words, or two of LONGER_PAIR characters, as of a language without spaces.
+FEW_WORDS, FOUNDED, FOUNDED_WITH_ACTION, LOOSE, LONGER_LINE, LONGER_PAIR = 3, 0.1, 0.3, 0.2, 3, 16
+_LITTLE = "a an and are as at be by for from has have in is it its not of on or that the this to was what with you your"
+FUNCTION_WORDS = frozenset(re.findall(r"\w+", _LITTLE))
 
 _CONTROL = re.compile(r"(?i)</?think|<\|[a-z_]+\|>|\[/?INST\]|<(?:start|end)_of_turn>")
 _FENCE = re.compile(r"```\w*|</?code>|(?i:\baction\s*:)")
@@ -127,8 +129,8 @@ def without_support(item: Item, rule_passed: bool) -> str:
     founded = _likeness(item.prediction, item.reference, given) >= FOUNDED
     if not founded and _likeness(item.prediction, item.reference, set()) < FOUNDED_WITH_ACTION:
         return "next to no word of the truth is in it"
-    lines, known = list(map(_word_list, item.prediction.split("\n"))), true | given
-    loose = sum(len(line) for line in lines if len(line) >= LONGER_LINE and known.isdisjoint(line))
+    lines, known = list(map(_word_list, item.prediction.split("\n"))), (true | given) - FUNCTION_WORDS
+    loose = sum(len(line) for line in lines if _is_longer(line) and known.isdisjoint(line))
     if loose > LOOSE * sum(map(len, lines)):
         return "lines without a word of the truth are much of it"
     return ""
@@ -208,9 +210,15 @@ def _visible(text: str) -> bool:
     return any(not char.isspace() and hidden_name(char) is None for char in text)
 
 
+def _is_longer(line: list[str]) -> bool:
+    return len(line) >= LONGER_LINE or (len(line) == 2 and len("".join(line)) >= LONGER_PAIR)
+
+
 def _likeness(text: str, other: str, given: set[str]) -> float:
-    """F1 of the words of two texts, without those that are given; 0 where one has none."""
-    one, two = (Counter(word for word in _word_list(side) if word not in given) for side in (text, other))
+    """F1 of the words of two texts, without those that are given or say nothing; 0 where one has none."""
+    one, two = (
+        Counter(word for word in _word_list(side) if word not in given | FUNCTION_WORDS) for side in (text, other)
+    )
     return 2 * (one & two).total() / max(1, one.total() + two.total())
 
 

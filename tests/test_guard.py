@@ -115,7 +115,7 @@ def test_each_guard_at_its_edge() -> None:
     assert hits("{}", '{"a": 1}') == ["format_only"] and hits("[]", "[ ]") == []
     assert hits("y" * 4000, "x") == [] and hits("y" * 4005, "x") == ["extreme_length"]
     assert hits("old state.", "new", last="old state") == hits("old\nok", "new", last="old") == ["copy_of_last"]
-    assert hits("a b c d e f g h i x", "a b c d e f g h i j y", last="a b c d e f g h i j") == []  # both only add
+    assert hits("a b c d e f g h i j x", "a b c d e f g h i j y", last="a b c d e f g h i j") == []  # both only add
     assert hits("a b c d e f g h i x", "a b c d e f g h i y", last="a b c d e f g h i j") == []  # the right word goes
     assert hits("a b c d e f g h x j", "a b c d e f g h i y", last="a b c d e f g h i j") == ["copy_of_last"]
     assert hits("<|im_end|>", "y") == ["thinking_inside"] and hits("<|im_end|>", "<|im_end|> y") == []
