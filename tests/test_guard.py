@@ -118,7 +118,7 @@ def test_each_guard_at_its_edge() -> None:
     assert hits("a b c d e f g h i j x", "a b c d e f g h i j y", last="a b c d e f g h i j") == []  # both only add
     assert hits("a b c d e f g h i x", "a b c d e f g h i y", last="a b c d e f g h i j") == []  # the right word goes
     assert hits("a b c d e f g h x j", "a b c d e f g h i y", last="a b c d e f g h i j") == ["copy_of_last"]
-    assert hits("<|im_end|>", "y") == ["thinking_inside"] and hits("<|im_end|>", "<|im_end|> y") == []
+    assert hits("<|im_end|>x", "y") == ["thinking_inside"] and hits("<|im_end|>x", "<|im_end|> y") == []
     assert hits("<think>x", "y") == ["thinking_inside"] and hits("<think>x", "<think>y") == []
     assert hits("a correct prediction", "x") == ["self_praise"]
     assert hits("a correct prediction\nb", "a correct prediction\nc") == []  # the truth says it too
