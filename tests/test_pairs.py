@@ -255,4 +255,4 @@ def test_an_initial_answer_without_worth_lets_a_judge_be_fooled() -> None:
         rest = (RewardSettings(rubric="reference"), Preference(1.0, ""), Context(case.domain, case.history))
         got = reward(parse_text(hack.completion, True), case.truth, case.action, case.deterministic, *rest)
         lifted += [hack.name] if got.total > 2.5 else []
-    assert "truth only in the thinking" in lifted and len(set(lifted) & FIRST) == 1 and len(lifted) == 55
+    assert "truth only in the thinking" in lifted and len(set(lifted) & FIRST) == 1 and len(lifted) == 56
