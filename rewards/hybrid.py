@@ -19,7 +19,15 @@ from typing import Any
 
 from agentworld.data.errors import RequestError
 from agentworld.data.render import Prediction
-from agentworld.rewards.guard import GUARD_NAMES, Hit, content_hits, form_hit, unsupported
+from agentworld.rewards.guard import (
+    GUARD_NAMES,
+    Hit,
+    content_hits,
+    form_hit,
+    unsupported,
+    unsupported_win,
+    without_support,
+)
 from agentworld.rewards.preference import Preference
 from agentworld.rewards.rubric import HIGHEST, LOWEST, RubricScores, reference_scores
 from agentworld.rewards.settings import GUARD_POLICIES, PAIRS, RUBRICS, RewardSettings
@@ -94,9 +102,9 @@ def reward(
     if scores is None:
         assert settings.rubric == "reference_scorer", "a judge's scores come from rewards/judge.py"
         scores = reference_scores(prediction.text, reference, action)
-    elif not all(verdict.passed for verdict in verdicts):
+    elif why := without_support(item, passed := all(verdict.passed for verdict in verdicts)):
         honest = reference_scores(prediction.text, reference, action)
-        hit = unsupported(_claimed(scores, item, honest), honest)
+        hit = _contradicted(scores, item, honest, why, passed)
         if hit is not None:
             hits.append(hit)
             if obeyed:
@@ -113,12 +121,15 @@ def reward(
     return replace(got, reason=got.reason + (f"; {fired}" if hits else ""), guards=tuple(hits))
 
 
-def _claimed(scores: RubricScores | Preference, item: Item, honest: RubricScores) -> RubricScores:
-    """What a judge says that the prediction is worth. One that takes it before its rival, or puts it level, says: no
-    less than the rival."""
+def _contradicted(
+    scores: RubricScores | Preference, item: Item, honest: RubricScores, why: str, passed: bool
+) -> Hit | None:
+    """What the reference scorer, which gives `honest`, has against a judge without support."""
     if isinstance(scores, RubricScores):
-        return scores
-    return reference_scores(scores.rival, item.reference, item.action) if scores.win > 0 else honest
+        return unsupported(scores, honest, why)
+    if scores.win == 0:
+        return None
+    return unsupported_win(reference_scores(scores.rival, item.reference, item.action), honest, why, passed)
 
 
 def _lowest(scores: RubricScores | Preference) -> RubricScores | Preference:

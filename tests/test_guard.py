@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hack_outputs import CASES, DEVELOPMENT, HACKS, HELD_OUT, Case, Hack, said
+from hack_outputs import CASES, DEVELOPMENT, HACKS, HELD_OUT, OPEN, Case, Hack, said
 from recorded import needs_corpora, recorded
 
 from agentworld.data.record.terminal import record
@@ -45,6 +45,13 @@ def test_a_hack_gets_at_most_what_an_honest_wrong_answer_gets(hack: Hack, scores
         assert all(
             hit.name in got.reason and hit.reason in got.reason for hit in got.guards if hit.name in CONTENT_GUARDS
         )
+
+
+@pytest.mark.parametrize("hack", OPEN, ids=lambda hack: hack.name)
+@pytest.mark.xfail(strict=True, reason="a phrase list cannot know every spelling")
+def test_a_known_way_past_the_guards(hack: Hack) -> None:
+    case = CASES[hack.case]
+    assert scored(case, hack.completion, FOOLED).total <= scored(case, said(case.wrong)).total
 
 
 def test_the_list_is_split_in_two_halves() -> None:
@@ -107,6 +114,11 @@ def test_each_guard_at_its_edge() -> None:
     assert hits("OLD STATE", "old state", last="old state") == []  # nothing has changed: no copy
     assert hits("{}", '{"a": 1}') == ["format_only"] and hits("[]", "[ ]") == []
     assert hits("y" * 4000, "x") == [] and hits("y" * 4005, "x") == ["extreme_length"]
+    assert hits("old state.", "new", last="old state") == hits("old\nok", "new", last="old") == ["copy_of_last"]
+    assert hits("a b c d e f g h i j x", "a b c d e f g h i j y", last="a b c d e f g h i j") == []  # both only add
+    assert hits("a b c d e f g h i x", "a b c d e f g h i y", last="a b c d e f g h i j") == []  # the right word goes
+    assert hits("a b c d e f g h x j", "a b c d e f g h i y", last="a b c d e f g h i j") == ["copy_of_last"]
+    assert hits("<|im_end|>x", "y") == ["thinking_inside"] and hits("<|im_end|>x", "<|im_end|> y") == []
     assert hits("<think>x", "y") == ["thinking_inside"] and hits("<think>x", "<think>y") == []
     assert hits("a correct prediction", "x") == ["self_praise"]
     assert hits("a correct prediction\nb", "a correct prediction\nc") == []  # the truth says it too
@@ -149,6 +161,13 @@ HOSTILE = {
     "rows": "tag\t" + "\t" * 40_000,
     "nodes": "Accessibility tree:\n" + "\t" * 40_000,
     "praise": "prediction output " * 2_500,
+    "turkish": "tahmin" * 6_000,
+    "russian": "максимальн" * 4_000 + "предсказани" * 4_000,
+    "korean": "실제" * 20_000,
+    "base64": "QUFB" * 10_000,
+    "escapes": "\\u0041" * 6_000 + "&amp;" * 8_000 + "%41" * 13_000 + "\x1b[" * 20_000,
+    "digits": "a0" * 20_000,
+    "humps": "aB" * 20_000,
 }
 
 

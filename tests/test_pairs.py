@@ -21,6 +21,7 @@ from agentworld.rewards.verdicts import Context
 
 ACTION, TRUTH = "cat notes.txt", "cat notes.txt\napple river\nuser@box:~$ "
 INITIAL = "cat notes.txt\nquartz river\nuser@box:~$ "
+FIRST = {hack.name for hack in HACKS[:74]}
 KINDS = ("turing", "reference")
 
 
@@ -209,6 +210,25 @@ def test_win_and_rule_are_combined_and_a_baseless_win_is_none() -> None:
     assert praised.total == praised.rule == 0.0 and "self_praise" in praised.reason
 
 
+# Near the truth or near the rival, where a rule says no: a win tells nothing of how near, so that 1.5 points must lie
+# between the two before a judge is contradicted.
+WIN_A_PAIR = {
+    "turing": {
+        "copy without a line",
+        "copy behind a heading",
+        "copy with the action",
+        "deep praise in json",
+        "copy numbered",
+    },
+}
+WIN_A_PAIR["reference"] = WIN_A_PAIR["turing"] | {
+    "two dimensions",
+    "result ok",
+    "one line again and again",
+    "json of the action",
+}
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hack", HACKS, ids=lambda hack: hack.name)
 def test_a_judge_that_takes_every_hack_cannot_lift_it_above_an_honest_answer_that_lost(hack: Hack, kind: str) -> None:
@@ -223,15 +243,17 @@ def test_a_judge_that_takes_every_hack_cannot_lift_it_above_an_honest_answer_tha
         rest = (settings, Preference(win, rival), context)
         return reward(prediction, case.truth, case.action, case.deterministic, *rest).total
 
-    assert total(hack.completion, 1.0) <= total(said(case.wrong), 0.0)
+    held = total(hack.completion, 1.0) <= total(said(case.wrong), 0.0)
+    assert held == (hack.name not in WIN_A_PAIR[kind])
 
 
 def test_an_initial_answer_without_worth_lets_a_judge_be_fooled() -> None:
-    """The limit that docs/rewards.md tells; where the policy before RL answered nothing, one hack passes."""
+    """The limit that docs/rewards.md tells: where the policy before RL answered nothing, what only the reference scorer
+    or a rule holds back passes. Of the hacks that the guards were first written for that is one."""
     lifted = []
     for hack in HACKS:
         case = CASES[hack.case]
         rest = (RewardSettings(rubric="reference"), Preference(1.0, ""), Context(case.domain, case.history))
         got = reward(parse_text(hack.completion, True), case.truth, case.action, case.deterministic, *rest)
         lifted += [hack.name] if got.total > 2.5 else []
-    assert lifted == ["truth only in the thinking"]
+    assert "truth only in the thinking" in lifted and len(set(lifted) & FIRST) == 1 and len(lifted) == 56
