@@ -19,8 +19,8 @@ from agentworld.rewards.rubric import reference_scores
 from agentworld.train import checkpoint
 from agentworld.train.compose import compose, load_recipe, to_yaml
 from agentworld.train.contradictions import validate_processes
+from agentworld.train.inputs import check_inputs
 from agentworld.train.launch import launch
-from agentworld.train.pipeline import check_inputs
 
 PROGRAM = """
 import sys

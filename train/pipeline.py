@@ -16,20 +16,18 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from agentworld.data import prepare
-from agentworld.data.documents_settings import check_paths, key_of
 from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.preparation_report import format_report
 from agentworld.data.tokenizer import load_tokenizer
 from agentworld.rewards import sandbox, turn_verifiers
-from agentworld.rewards.judge_checks import require_judge, silent_judges
-from agentworld.rewards.settings import reward_outside_rl
-from agentworld.train import pilot_groups, prompt_stream, report, srun, stored_model
+from agentworld.rewards.judge_checks import silent_judges
+from agentworld.train import pilot_groups, prompt_stream, report, srun
 from agentworld.train.checkpoint import HANDOFF, sha256_file, verify_handoff
 from agentworld.train.config import STAGES, Config
 from agentworld.train.contradictions import validate_processes
+from agentworld.train.inputs import check_inputs, is_exported
 from agentworld.train.launch import STOPPED, Outcome, launch, visible_gpus
 from agentworld.train.positions import require_positions
-from agentworld.train.rollout_limits import require_vllm
 from agentworld.train.run_directory import open_run, parent_of
 from agentworld.train.screen import screen
 from agentworld.train.stop import STOP_FILE
@@ -119,7 +117,7 @@ def _steps(config: Config, run_dir: Path) -> list[str]:
     if config.stage == "data":
         return []
     if config.stage == "eval":
-        return [f"{EVALUATE}{stage}" for stage in STAGES if _is_exported(config, run_dir, stage)]
+        return [f"{EVALUATE}{stage}" for stage in STAGES if is_exported(config, run_dir, stage)]
     stages = {"all": STAGES, "cpt": ("base", "cpt")}.get(config.stage, (config.stage,))
     steps = [step for stage in stages for step in (stage, f"{EVALUATE}{stage}")]
     if "rl" in stages and config.rl.pilot_completions:
@@ -132,10 +130,6 @@ def _weights(config: Config, run_dir: Path, stage: str) -> Path:
     return Path(config.model.path) if stage == "base" and config.model.path else run_dir / stage / "export"
 
 
-def _is_exported(config: Config, run_dir: Path, stage: str) -> bool:
-    return bool(stage == "base" and config.model.path) or (run_dir / stage / "export" / HANDOFF).is_file()
-
-
 def _is_done(config: Config, run_dir: Path, step: str) -> bool:
     """Whether an earlier start of the run has finished this step.
 
@@ -143,7 +137,7 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
         ContentError: an export that was finished is damaged.
     """
     if step == PILOT:
-        if _is_exported(config, run_dir, "rl"):  # it has served its purpose, whatever has changed since
+        if is_exported(config, run_dir, "rl"):  # it has served its purpose, whatever has changed since
             return True
         done = pilot_groups.is_done(config, run_dir, parent_of("rl", config, run_dir))
         if not done and any((run_dir / "rl" / "checkpoints").glob("checkpoint-*")):
@@ -154,7 +148,7 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
         return done
     stage = step.removeprefix(EVALUATE)
     weights = _weights(config, run_dir, stage)
-    if not _is_exported(config, run_dir, stage):
+    if not is_exported(config, run_dir, stage):
         return False
     if step == stage:
         verify_handoff(weights)
@@ -168,57 +162,6 @@ def _is_done(config: Config, run_dir: Path, step: str) -> bool:
     except json.JSONDecodeError:
         return False  # damaged: evaluate again
     return evaluated == (sha256_file(handoff) if handoff.is_file() else None)
-
-
-def check_inputs(config: Config, weights: bool = True) -> None:
-    """Refuse inputs that are not there, before the run directory is made or anything in it deleted. What a resumed run
-    started from may be gone."""
-    named = [("data.trajectories", path) for path in config.data.trajectories]
-    named += [("data.held_out", path) for path in config.data.held_out]
-    for key, path in [*named, *(("reward.verifiers", path) for path in config.reward.verifiers)]:
-        if not Path(path).is_file():
-            raise RequestError(f"{key}: {path} is not a file")
-        with open(path, "rb"):  # readable, or an OSError that names it
-            pass
-    check_paths(config.data.documents)
-    if config.stage not in ("data", "cpt"):
-        require_judge(config.reward if config.stage in ("all", "rl") else reward_outside_rl(config.reward))
-        turn_verifiers.read(config.reward.verifiers)
-    if config.stage in ("all", "rl"):
-        require_vllm(config.rl.rollout)
-    if config.model.path:
-        stored_model.require_directory(Path(config.model.path))
-        if weights and not config.resume:
-            stored_model.require_weights(Path(config.model.path))
-    run_dir = Path(config.run.root) / config.run.name
-    if config.overwrite and config.run.name:
-        _refuse_own_inputs(config, run_dir)
-    if config.stage == "cpt" and (run_dir / "base" / "export" / HANDOFF).is_file():
-        verify_handoff(run_dir / "base" / "export")
-    if config.stage in ("sft", "rl") and config.run.name:
-        before = run_dir / _before(config.stage) / "export"
-        if (before / HANDOFF).is_file():
-            verify_handoff(before)
-        elif not config.model.path:
-            raise RequestError(
-                f"stage={config.stage} needs the hand-off {before}, which is not there; "
-                f"run stage={_before(config.stage)} first, or set model.path"
-            )
-    if config.stage == "eval" and not any(_is_exported(config, run_dir, stage) for stage in STAGES):
-        raise RequestError(f"stage=eval: {run_dir} holds no finished export to evaluate")
-
-
-def _refuse_own_inputs(config: Config, run_dir: Path) -> None:
-    """overwrite=true would delete an input that lies in the run itself."""
-    inputs = [("data.trajectories", path) for path in config.data.trajectories]
-    inputs += [("data.held_out", path) for path in config.data.held_out]
-    inputs += [("reward.verifiers", path) for path in config.reward.verifiers]
-    inputs += [(f"{key_of(source)}.path", source.path) for source in config.data.documents if source.path]
-    if config.model.path:
-        inputs.append(("model.path", config.model.path))
-    for key, path in inputs:
-        if Path(path).resolve().is_relative_to(run_dir.resolve()):
-            raise RequestError(f"{key}: {path} lies in {run_dir}, which overwrite=true deletes; copy it first")
 
 
 def _require_prompts(config: Config, run_dir: Path) -> None:
@@ -243,10 +186,6 @@ def _require_prompts(config: Config, run_dir: Path) -> None:
         verifiers = turn_verifiers.read(config.reward.verifiers)
         covered = verifiers.coverage(zip(turns["prompt"], turns["observation"], strict=True))
         _say(f"RL prompts    {covered}")
-
-
-def _before(stage: str) -> str:
-    return STAGES[STAGES.index(stage) - 1]
 
 
 def _heading(config: Config, step: str) -> str:

@@ -9,9 +9,10 @@ from agentworld.data.errors import ContentError, RequestError
 from agentworld.data.pools import NO_TRACES
 from agentworld.data.sft_samples import TeacherCount, choose_samples
 from agentworld.data.trajectory_files import read_trajectories, rows_in
-from agentworld.train import pipeline, stored_model
+from agentworld.train import stored_model
 from agentworld.train.config import Config
 from agentworld.train.contradictions import validate_processes
+from agentworld.train.inputs import check_inputs
 from agentworld.train.memory import stages_of
 from agentworld.train.positions import require_positions
 from agentworld.train.traces import scripted_teacher
@@ -75,7 +76,7 @@ def _processes(config: Config, ranks: int) -> str:
 
 
 def _inputs(config: Config) -> str:
-    pipeline.check_inputs(config, weights=False)  # a check of their own
+    check_inputs(config, weights=False)  # a check of their own
     count = len(config.data.trajectories)
     return f"{count} files of trajectories can be read" if count else f"{config.data.record.count} sessions to record"
 

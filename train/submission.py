@@ -12,7 +12,7 @@ from agentworld.rewards.judge_checks import check_stop
 from agentworld.slurm import submit as slurm
 from agentworld.train.compose import compose
 from agentworld.train.contradictions import validate_processes
-from agentworld.train.pipeline import check_inputs
+from agentworld.train.inputs import check_inputs
 from agentworld.train.positions import require_positions
 from agentworld.train.run_directory import open_run
 
