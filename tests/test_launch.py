@@ -214,10 +214,8 @@ def test_a_step_of_several_micro_batches_starts_without_a_warning():
     program = """
 from agentworld.train import worker
 worker.quiet_libraries()
-from accelerate import PartialState
-from accelerate.logging import get_logger
-PartialState(cpu=True)
-logger = get_logger("accelerate.accelerator")
+from accelerate import accelerator
+logger = accelerator.logger.logger
 logger.warning("Gradient accumulation steps mismatch: GradientAccumulationPlugin has 1, DeepSpeed config has 2. ...")
 logger.warning("another warning")
 """
