@@ -36,10 +36,8 @@ def main() -> None:
 
 def measure(widths: str, sequences: int, tokens: int) -> dict:
     """Nats between bfloat16 and float32, free and with float32's routes, and the share of tokens routed otherwise."""
-    config, tokenizer = (
-        compose(vllm_rollouts.overrides(widths, vllm_rollouts.SIZES, vllm_rollouts.COLOCATED)),
-        random_tokenizer(),
-    )
+    config = compose(vllm_rollouts.overrides(widths, vllm_rollouts.SIZES, vllm_rollouts.COLOCATED))
+    tokenizer = random_tokenizer()
     ids = drawn(tokenizer, (sequences, tokens), torch.Generator().manual_seed(1))
     rounded = model.build(config.model, tokenizer, seed=0).eval()
     exact = copy.deepcopy(rounded).float()

@@ -100,7 +100,9 @@ def _in_processes(name: str, options: argparse.Namespace) -> dict[str, Any]:
     logs = [options.logs / f"vllm-{options.widths}-{name}-{rank}.log" for rank in range(case.ranks)]
     with tempfile.TemporaryDirectory() as folder:
         port, result = free_port(), Path(folder) / "result.json"
-        asked = {**facts, "options": case.options, "folder": folder, "server": f"http://127.0.0.1:{port}"}
+        asked = {**facts, "options": case.options, "folder": folder}
+        if case.server:
+            asked["keys"] = [*case.keys, f"rl.rollout.server_base_url=http://127.0.0.1:{port}"]
         command = ["-m", PROGRAM, "--one", json.dumps(asked), "--result", str(result)]
         try:
             with _server(options, Path(folder), port) if case.server else nullcontext() as server:

@@ -25,8 +25,7 @@ PAIRS = (("vllm", "training"), ("training", "float32"), ("vllm", "float32"))
 
 def measure(case: dict[str, Any]) -> dict[str, Any]:
     """The whole of a case, on each of its ranks."""
-    server = [f"rl.rollout.server_base_url={case['server']}"] if "rl.rollout.engine=vllm_server" in case["keys"] else []
-    config = compose(overrides(case["widths"], case["sizes"], [*case["keys"], *server], case["ranks"]))
+    config = compose(overrides(case["widths"], case["sizes"], case["keys"], case["ranks"]))
     engine.start_rank(config.engine)
     active = kernels.install()
     vllm_rollouts.OPTIONS |= case["options"]

@@ -21,8 +21,7 @@ Content: the form holds, and `reward.guards` says what a hit does.
     judge_directed       text that speaks to a judge: orders, scores, dimensions (rewards/praise.py)
     self_praise          text that calls the prediction right (rewards/praise.py)
     unsupported_score    a judge's scores far above the reference scorer's, where a rule says no or the prediction has
-                         next to no word of the truth, or
-                         many lines without one
+                         next to no word of the truth, or many lines without one
 
 All but the last look at the truth too: a guard never fires on what really happened only because it looks odd.
 """

@@ -85,15 +85,21 @@ def test_a_server_may_serve_the_released_start(tmp_path) -> None:
 
 
 def test_one_bound_is_enough_and_without_the_correction_none_is_needed() -> None:
-    for bounds in ((0.0, 0.5, True), (3.0, 0.0, True), (0.0, 0.0, False)):
-        high, low, correction = bounds
-        rollout_limits._validate_correction(
-            RolloutSettings(
-                importance_sampling_clip_max=high,
-                importance_sampling_clip_min=low,
-                importance_sampling_correction=correction,
+    def refused(high: float, low: float, correction: bool) -> bool:
+        try:
+            rollout_limits._validate_correction(
+                RolloutSettings(
+                    importance_sampling_clip_max=high,
+                    importance_sampling_clip_min=low,
+                    importance_sampling_correction=correction,
+                )
             )
-        )
+        except RequestError:
+            return True
+        return False
+
+    cases = [(0.0, 0.5, True), (3.0, 0.0, True), (0.0, 0.0, False), (0.0, 0.0, True)]
+    assert [refused(*case) for case in cases] == [False, False, False, True]
 
 
 def test_a_directory_is_released_by_its_config(tmp_path) -> None:

@@ -119,7 +119,7 @@ from bench import vllm_rollouts, vllm_watch
 case.in_place_of_vllm()
 vllm_watch.machine, vllm_watch.version = lambda gpu: {}, lambda name: "none"
 result = vllm_watch.measure({"case": "tensor-parallel", "widths": "tiny", "sizes": case.TINY, "repeats": 0, "ranks": 2,
-    "keys": list(vllm_rollouts.CASES["tensor-parallel"].keys), "options": {}, "folder": OUT, "server": ""})
+    "keys": list(vllm_rollouts.CASES["tensor-parallel"].keys), "options": {}, "folder": OUT})
 """
 
 
