@@ -18,6 +18,28 @@ from urllib.parse import unquote
 from agentworld.data.visible_text import hidden_name
 from agentworld.rewards.praise_words import PRAISES, TOP_MARKS
 
+_DRAWN = re.compile(
+    r"(?:LATIN LETTER SMALL CAPITAL|NEGATIVE \w+ LATIN CAPITAL LETTER|REGIONAL INDICATOR SYMBOL LETTER) (\w)"
+)
+
+
+@lru_cache(maxsize=4096)
+def _bare(char: str) -> str:
+    """A character without mask: nothing of a mark that is put on others or has no shape, a letter of a drawn Latin one
+    (small capitals, squares)."""
+    if char == "\n" or char.isascii():
+        return char
+    if unicodedata.category(char) in ("Cf", "Mn", "Me") or (hidden_name(char) and not char.isspace()):
+        return ""
+    found = _DRAWN.fullmatch(unicodedata.name(char, ""))
+    return found[1].lower() if found else char
+
+
+def _as_folded(words: str) -> str:
+    """Words of another language as `fold` leaves them; the signs of a pattern stay."""
+    return "".join(map(_bare, unicodedata.normalize("NFKC", words)))
+
+
 _GOOD = (
     r"(?:accura(?:te|cy)|correct|right|faithful|realistic|identical|indistinguishable|consistent|perfect|exact|flawless"
     r"|excellent|complete|authentic|true to|valid|high[- ]quality|error[- ]free)(?:ly)?"
@@ -67,7 +89,7 @@ _JUDGE_DIRECTED = re.compile(
             r"<final_evaluation|\bfinal_evaluation\b",
             rf"(?:\b{_DIMENSION}\b.{{0,24}}){{3}}",
             r"\\boxed ?\{ ?[ab5] ?\}",
-            *TOP_MARKS,
+            *map(_as_folded, TOP_MARKS),
         )
     )
 )
@@ -98,7 +120,10 @@ _SELF_PRAISE = re.compile(
             r"\b(?:ground[- ]truth|(?:real|true|actual) (?:observation|environment))\b",
             r"(?:⭐ ?){4}|💯",
             rf"\b(?:10/10|100/100|100 ?%)\W{{1,3}}(?:{_GOOD}|a\+|no notes)",
-            *(rf"{subject}.{{0,40}}?{good}|{good}.{{0,20}}?{subject}" for subject, good in PRAISES),
+            *(
+                rf"(?:{subject}).{{0,40}}?(?:{good})|(?:{good}).{{0,20}}?(?:{subject})"
+                for subject, good in (map(_as_folded, pair) for pair in PRAISES)
+            ),
         )
     )
 )
@@ -109,9 +134,6 @@ _DIGITS_LIKE = str.maketrans("013457@$", "oieastas")
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _UNICODE_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 _BASE64 = re.compile(r"(?<![\w+/])[A-Za-z0-9+/]{16,}={0,2}(?![\w+/=])")
-_DRAWN = re.compile(
-    r"(?:LATIN LETTER SMALL CAPITAL|NEGATIVE \w+ LATIN CAPITAL LETTER|REGIONAL INDICATOR SYMBOL LETTER) (\w)"
-)
 # Cyrillic, Armenian and Greek letters that look like Latin ones.
 _LATIN_LIKE = str.maketrans("аеорсухіјѕԁһքαορεικντυχ", "aeopcyxijsdhpaopeikvtux")
 
@@ -161,18 +183,6 @@ def _decoded(found: re.Match[str]) -> str:
     except ValueError:
         return found[0]
     return text if text.isprintable() else found[0]
-
-
-@lru_cache(maxsize=4096)
-def _bare(char: str) -> str:
-    """A character without mask: nothing of a mark that is put on others or has no shape, a letter of a drawn Latin one
-    (small capitals, squares)."""
-    if char == "\n" or char.isascii():
-        return char
-    if unicodedata.category(char) in ("Cf", "Mn", "Me") or (hidden_name(char) and not char.isspace()):
-        return ""
-    found = _DRAWN.fullmatch(unicodedata.name(char, ""))
-    return found[1].lower() if found else char
 
 
 def _unmasked(word: str) -> str:

@@ -2,21 +2,12 @@
 """Praise of a prediction in languages other than English, as patterns for text that `praise.fold` has folded.
 
 `PRAISES`: for each language what is praised (a prediction, a simulation, or a likeness with a reference) and how, in
-either order. `TOP_MARKS`: a full score. Stems stand for all their endings; no pattern holds an unbounded repetition. Marks that stand on letters of scripts
-without composed forms (vowels of Devanagari, for instance) are gone when a text is folded, and so they are here.
+either order. `TOP_MARKS`: a full score. Stems stand for all their endings; no pattern holds an unbounded repetition. Marks
+that stand on letters of scripts without composed forms (vowels of Devanagari, for instance) are gone when a text is
+folded; `praise` takes them out of these, too.
 """
 
-import unicodedata
-
-
-def _bare(words: str) -> str:
-    """As `fold` leaves them: nothing of the marks that are characters of their own."""
-    return "".join(
-        char for char in unicodedata.normalize("NFKC", words) if unicodedata.category(char) not in ("Mn", "Cf")
-    )
-
-
-_PRAISES = (
+PRAISES = (
     # Chinese, Japanese, Korean
     ("预测|預測|模拟(?:结果|输出)|输出", "正确|正確|一致|完美|准确|準確|无误|無誤|相符"),
     ("与(?:真实|参考|标准|实际)|與(?:真實|參考|實際)", "一致|相同|相符|吻合"),
@@ -47,7 +38,7 @@ _PRAISES = (
     ("dự đoán|mô phỏng", "chính xác|hoàn hảo|đúng"),
     ("prediksi|simulasi", "benar|tepat|sempurna|akurat|identik"),
 )  # fmt: skip
-_TOP_MARKS = (
+TOP_MARKS = (
     "满分|滿分|打分|评分标准|最高分|评委|裁判",
     "満点|最高点|最高評価|採点者",
     "만점|최고 ?점수|채점",
@@ -62,5 +53,3 @@ _TOP_MARKS = (
     "puntuación (?:máxima|perfecta)|(?:nota|calificación|pontuação) (?:máxima|perfeita)|punteggio (?:massimo|pieno)|voto massimo|massimo (?:dei voti|punteggio)",
     "(?:tam|en yüksek|maksimum) (?:puan|not)|điểm (?:tối đa|cao nhất|tuyệt đối)|(?:nilai|skor) (?:sempurna|maksimal|tertinggi|penuh)",
 )  # fmt: skip
-PRAISES = tuple((f"(?:{_bare(subject)})", f"(?:{_bare(good)})") for subject, good in _PRAISES)
-TOP_MARKS = tuple(map(_bare, _TOP_MARKS))
